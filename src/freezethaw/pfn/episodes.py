@@ -1,0 +1,118 @@
+"""Tasks → what the network is trained on: contexts shaped as tuning makes them, and queries.
+
+A context is a set of curve prefixes: a few long ones, many short, the long ones more often good
+(that is what a tuner would have trained on). Queries ask for the future of those curves and for
+configurations never started.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from freezethaw.pfn.model import INITIAL_CURVE, NO_CURVE, OwnCurve, Points
+from freezethaw.pfn.prior import Draws, Tasks
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One training batch: B tasks with C context tokens and Q queries each."""
+
+    points: Points
+    y: Tensor
+    padding: Tensor
+    queries: Points
+    own: OwnCurve
+    target: Tensor
+    max_epochs: Tensor
+
+
+def make_episode(tasks: Tasks, draw: Draws, *, context: int, queries: int) -> Episode:
+    """Cut a batch of tasks into context and queries."""
+    lengths = sample_prefixes(tasks, draw, context)
+    points, y, padding = _context_tokens(tasks, lengths, draw, context)
+    config, epoch, known = _pick_queries(tasks, lengths, draw, queries)
+    asked, own, target = _query_tokens(tasks, config, epoch, known)
+    return Episode(points, y, padding, asked, own, target, tasks.max_epochs)
+
+
+def sample_prefixes(tasks: Tasks, draw: Draws, context: int) -> Tensor:
+    """How many epochs of each curve are in the context: [B, N], 0 for those never started."""
+    batch, configs = tasks.x.shape[:2]
+    # Total points log-uniform: the first decisions of a study matter as much as the last.
+    points = torch.exp(draw.uniform(batch, 1, high=math.log(context))).floor()
+    points = points * ~draw.chance(0.03, batch, 1)
+    most = torch.minimum(points, torch.full_like(points, configs / 2)).clamp_min(1)
+    started = torch.exp(draw.uniform(batch, 1) * most.log()).ceil()
+    last = tasks.max_epochs.long().clamp_min(1) - 1
+    final = tasks.y.gather(-1, last.view(-1, 1, 1).expand(batch, configs, 1)).squeeze(-1)
+    quality = final.argsort(-1).argsort(-1) / configs
+    # Only the first `started` rows are in the context; rows are exchangeable.
+    row = torch.arange(configs, device=draw.device)
+    inside = row < started
+    evenness = draw.log_normal(1.0, 1.2, batch, 1)
+    weight = draw.exponential(batch, configs) ** (1 / evenness).clamp_max(6)
+    weight = weight * torch.exp(quality * draw.uniform(batch, 1, high=5.0)) * inside
+    length = (points * weight / weight.sum(-1, keepdim=True).clamp_min(1e-9)).floor() + inside
+    length = torch.minimum(length, tasks.max_epochs.unsqueeze(-1)) * (points > 0)
+    room = (context - 1 - (length.cumsum(-1) - length)).clamp_min(0)
+    return torch.minimum(length, room).long()
+
+
+def _context_tokens(
+    tasks: Tasks, lengths: Tensor, draw: Draws, context: int
+) -> tuple[Points, Tensor, Tensor]:
+    """Gather observed points into [B, context] tokens; the first is the 0-epoch token."""
+    batch, configs, epochs = tasks.y.shape
+    epoch = torch.arange(1, epochs + 1, device=draw.device)
+    observed = (epoch <= lengths.unsqueeze(-1)).flatten(1)  # [B, N·T]
+    first = torch.argsort(~observed, dim=-1, stable=True)[:, : context - 1]
+    config, at = first // epochs, first % epochs
+    x = tasks.x.gather(1, config.unsqueeze(-1).expand(-1, -1, tasks.x.shape[-1]))
+    y = tasks.y.flatten(1).gather(1, first)
+    padding = ~observed.gather(1, first)
+    nothing = torch.full_like(x[:, :1], torch.nan)
+    zero = torch.zeros_like(config[:, :1])
+    points = Points(
+        x=torch.cat([nothing, x], 1),
+        t=torch.cat([zero, at + 1], 1).to(torch.float32),
+        curve=torch.cat([zero + INITIAL_CURVE, config], 1),
+    )
+    y = torch.cat([tasks.initial.unsqueeze(-1), y], 1)
+    padding = torch.cat([zero.bool(), padding], 1)
+    return points, y, padding
+
+
+def _pick_queries(
+    tasks: Tasks, lengths: Tensor, draw: Draws, queries: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which configuration and epoch each query asks for, and how much of its curve is known."""
+    batch, configs = lengths.shape
+    started = (lengths > 0) & (lengths < tasks.max_epochs.unsqueeze(-1))
+    going_on = 0.5 * started / started.sum(-1, keepdim=True).clamp_min(1)
+    fresh = lengths == 0
+    fresh_share = 0.5 * fresh / fresh.sum(-1, keepdim=True).clamp_min(1)
+    weight = going_on + fresh_share
+    config = torch.multinomial(weight, queries, replacement=True, generator=draw.generator)
+    known = lengths.gather(1, config)
+    left = tasks.max_epochs.unsqueeze(-1) - known
+    ahead = (draw.uniform(batch, queries) ** 1.5 * left).floor() + 1
+    return config, torch.minimum(known + ahead, tasks.max_epochs.unsqueeze(-1)).long(), known
+
+
+def _query_tokens(
+    tasks: Tasks, config: Tensor, epoch: Tensor, known: Tensor
+) -> tuple[Points, OwnCurve, Tensor]:
+    epochs = tasks.y.shape[-1]
+    flat = tasks.y.flatten(1)
+    best_by = tasks.y.cummax(-1).values.flatten(1)
+    target = flat.gather(1, config * epochs + epoch - 1)
+    newest = config * epochs + (known - 1).clamp_min(0)
+    seen = known.to(torch.float32)
+    own = OwnCurve(seen, flat.gather(1, newest), best_by.gather(1, newest))
+    x = tasks.x.gather(1, config.unsqueeze(-1).expand(-1, -1, tasks.x.shape[-1]))
+    curve = torch.where(known > 0, config, torch.full_like(config, NO_CURVE))
+    return Points(x, epoch.to(torch.float32), curve), own, target

@@ -1,0 +1,206 @@
+"""Training of the network on the synthetic prior, by wall clock, resumable.
+
+    python -m freezethaw.pfn.training --minutes 18 --out cfbo-nt.safetensors
+
+Run again with the same `--out` after an interruption (or with `--pause-after`) and it goes on from
+`<out>.resume.pt` where the schedule was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from freezethaw.pfn import weights
+from freezethaw.pfn.episodes import Episode, make_episode
+from freezethaw.pfn.model import CurveNetwork, Shape
+from freezethaw.pfn.prior import Draws, sample_tasks
+
+AVERAGE_OVER = 1500
+"""Steps in the exponential moving average of the weights, which is what is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one training run does."""
+
+    shape: Shape = field(default_factory=Shape)
+    minutes: float = 18.0
+    tasks: int = 96
+    configs: int = 128
+    epochs: int = 100
+    context: int = 320
+    queries: int = 512
+    learning_rate: float = 1.5e-3
+    warm_up: float = 0.03
+    weight_decay: float = 0.01
+    seed: int = 0
+
+
+class Trainer:
+    """Network, its running average, optimizer and clock."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self.plan, self.device = plan, device
+        torch.manual_seed(plan.seed)
+        self.network = CurveNetwork(plan.shape).to(device)
+        self.average = copy.deepcopy(self.network)
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(),
+            lr=plan.learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=plan.weight_decay,
+        )
+        self.generator = torch.Generator(device).manual_seed(plan.seed)
+        self.steps, self.seconds = 0, 0.0
+        self.loss: Callable[[Episode], Tensor] = self._loss
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+            self.loss = torch.compile(self._loss, dynamic=False)
+
+    def _loss(self, episode: Episode) -> Tensor:
+        """Eq. 1: mean −log density of the queries, in nats."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            memory = self.network.remember(
+                episode.points, episode.y, episode.max_epochs, episode.padding
+            )
+            logits = self.network.forecast(memory, episode.queries, episode.own, episode.max_epochs)
+        bins = self.plan.shape.bins
+        target = (episode.target * bins).long().clamp(0, bins - 1)
+        return F.cross_entropy(logits.float().flatten(0, 1), target.flatten()) - math.log(bins)
+
+    def step(self) -> Tensor:
+        """One optimizer step; returns the loss without waiting for it."""
+        plan = self.plan
+        done = min(1.0, self.seconds / (60 * plan.minutes))
+        rate = min(1.0, done / plan.warm_up) * 0.5 * (1 + math.cos(math.pi * done))
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.learning_rate * rate + 1e-7
+        with torch.no_grad():
+            drawn = sample_tasks(
+                self.generator, tasks=plan.tasks, configs=plan.configs, epochs=plan.epochs
+            )
+            episode = make_episode(
+                drawn, Draws(self.generator), context=plan.context, queries=plan.queries
+            )
+        loss = self.loss(episode)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        self.optimizer.step()
+        self.steps += 1
+        share = max(1.0 / AVERAGE_OVER, 1.0 / self.steps)
+        with torch.no_grad():
+            torch._foreach_lerp_(
+                list(self.average.parameters()), list(self.network.parameters()), share
+            )
+        return loss.detach()
+
+    def run(self, pause_after: float, log: Callable[[dict[str, float]], None]) -> bool:
+        """Train until the plan's minutes are over (True) or for `pause_after` minutes (False)."""
+        began, before = time.monotonic(), self.seconds
+        recent: list[Tensor] = []
+        while self.seconds < 60 * self.plan.minutes:
+            recent.append(self.step())
+            if len(recent) == 50:  # .item() waits for the device: seldom
+                loss = torch.stack(recent).mean().item()
+                recent.clear()
+                self.seconds = before + time.monotonic() - began
+                if self.steps % 500 == 0:
+                    log({"step": self.steps, "seconds": round(self.seconds, 1), "nll": loss})
+                if self.seconds - before > 60 * pause_after:
+                    return False
+        return True
+
+    def save_state(self, path: Path) -> None:
+        """Everything needed to go on."""
+        torch.save(
+            {
+                "network": self.network.state_dict(),
+                "average": self.average.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "generator": self.generator.get_state(),
+                "steps": self.steps,
+                "seconds": self.seconds,
+            },
+            path,
+        )
+
+    def load_state(self, path: Path) -> None:
+        """Go on from a state of our own (tensors and numbers only)."""
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.network.load_state_dict(state["network"])
+        self.average.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        self.steps, self.seconds = state["steps"], state["seconds"]
+
+
+def train(plan: Plan, out: Path, *, pause_after: float = math.inf, device: str = "auto") -> bool:
+    """Train, write `out` and its log `<out>.log.jsonl`; True when the plan is finished."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    trainer = Trainer(plan, torch.device(device))
+    state = out.with_suffix(".resume.pt")
+    if state.exists():
+        trainer.load_state(state)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.with_suffix(".log.jsonl").open("a") as file:
+
+        def log(row: dict[str, float]) -> None:
+            line = json.dumps(row)
+            print(line, flush=True)
+            file.write(line + "\n")
+            file.flush()
+
+        finished = trainer.run(pause_after, log)
+    about = {key: value for key, value in asdict(plan).items() if key != "shape"}
+    weights.save(
+        out, trainer.average, steps=trainer.steps, seconds=round(trainer.seconds), plan=about
+    )
+    if finished:
+        state.unlink(missing_ok=True)
+    else:
+        trainer.save_state(state)
+    return finished
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="weights file to write")
+    parser.add_argument("--minutes", type=float, default=Plan.minutes, help="wall-clock length")
+    parser.add_argument("--pause-after", type=float, default=math.inf, help="stop after, resumable")
+    parser.add_argument("--tasks", type=int, default=Plan.tasks, help="tasks per step")
+    parser.add_argument("--width", type=int, default=Shape.width)
+    parser.add_argument("--layers", type=int, default=Shape.layers)
+    parser.add_argument("--learning-rate", type=float, default=Plan.learning_rate)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    shape = Shape(
+        width=given.width, layers=given.layers, hidden=2 * given.width, heads=given.width // 32
+    )
+    plan = Plan(
+        shape=shape,
+        minutes=given.minutes,
+        tasks=given.tasks,
+        learning_rate=given.learning_rate,
+        seed=given.seed,
+    )
+    done = train(plan, given.out, pause_after=given.pause_after, device=given.device)
+    print("finished" if done else f"paused; run again to go on from {given.out}")
+
+
+if __name__ == "__main__":
+    main()
