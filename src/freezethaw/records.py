@@ -65,10 +65,11 @@ class Step:
 
 
 class Point(NamedTuple):
-    """One point of a study's trajectory: what had been spent and the best score by then."""
+    """One reported epoch of a study: what had been spent, the best score by then, whose it was."""
 
     spent: float
     best: float
+    trial_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ class History:
     spent: float = 0.0
     """What the utility counts as spent (b), in the study's unit."""
     path: tuple[Point, ...] = ()
-    """After each reported epoch: (spent, best so far in the user's units)."""
+    """After each reported epoch: (spent, best so far in the user's units, the trial it was of)."""
     best_trial_id: int | None = None
     best_epoch: int | None = None
     bill: Bill = field(default_factory=Bill)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from freezethaw.pfn.model import INITIAL_CURVE, NO_CURVE, OwnCurve, Points
+from freezethaw.pfn.model import INITIAL_CURVE, NO_CURVE, OwnCurve, Points, Scores
 from freezethaw.pfn.prior import Draws, Tasks
 
 
@@ -22,7 +22,7 @@ class Episode:
     """One training batch: B tasks with C context tokens and Q queries each."""
 
     points: Points
-    y: Tensor
+    scores: Scores
     padding: Tensor
     queries: Points
     own: OwnCurve
@@ -33,10 +33,10 @@ class Episode:
 def make_episode(tasks: Tasks, draw: Draws, *, context: int, queries: int) -> Episode:
     """Cut a batch of tasks into context and queries."""
     lengths = sample_prefixes(tasks, draw, context)
-    points, y, padding = _context_tokens(tasks, lengths, draw, context)
+    points, scores, padding = _context_tokens(tasks, lengths, draw, context)
     config, epoch, known = _pick_queries(tasks, lengths, draw, queries)
     asked, own, target = _query_tokens(tasks, config, epoch, known)
-    return Episode(points, y, padding, asked, own, target, tasks.max_epochs)
+    return Episode(points, scores, padding, asked, own, target, tasks.max_epochs)
 
 
 def sample_prefixes(tasks: Tasks, draw: Draws, context: int) -> Tensor:
@@ -64,15 +64,21 @@ def sample_prefixes(tasks: Tasks, draw: Draws, context: int) -> Tensor:
 
 def _context_tokens(
     tasks: Tasks, lengths: Tensor, draw: Draws, context: int
-) -> tuple[Points, Tensor, Tensor]:
+) -> tuple[Points, Scores, Tensor]:
     """Gather observed points into [B, context] tokens; the first is the 0-epoch token."""
     batch, configs, epochs = tasks.y.shape
     epoch = torch.arange(1, epochs + 1, device=draw.device)
-    observed = (epoch <= lengths.unsqueeze(-1)).flatten(1)  # [B, N·T]
+    seen = lengths.unsqueeze(-1)
+    # Some contexts are thinned, as long ones are: first and last points stay.
+    share = draw.uniform(batch, 1, 1, high=0.8) * draw.chance(0.2, batch, 1, 1)
+    thinned = (draw.uniform(*tasks.y.shape) < share) & (epoch > 1) & (epoch < seen)
+    observed = ((epoch <= seen) & ~thinned).flatten(1)  # [B, N·T]
     first = torch.argsort(~observed, dim=-1, stable=True)[:, : context - 1]
     config, at = first // epochs, first % epochs
     x = tasks.x.gather(1, config.unsqueeze(-1).expand(-1, -1, tasks.x.shape[-1]))
+    before = torch.cat([_start_of(tasks), tasks.y[..., :-1]], dim=-1)
     y = tasks.y.flatten(1).gather(1, first)
+    step = y - before.flatten(1).gather(1, first)
     padding = ~observed.gather(1, first)
     nothing = torch.full_like(x[:, :1], torch.nan)
     zero = torch.zeros_like(config[:, :1])
@@ -81,9 +87,15 @@ def _context_tokens(
         t=torch.cat([zero, at + 1], 1).to(torch.float32),
         curve=torch.cat([zero + INITIAL_CURVE, config], 1),
     )
-    y = torch.cat([tasks.initial.unsqueeze(-1), y], 1)
+    start = tasks.initial.unsqueeze(-1)
+    scores = Scores(torch.cat([start, y], 1), torch.cat([torch.zeros_like(start), step], 1))
     padding = torch.cat([zero.bool(), padding], 1)
-    return points, y, padding
+    return points, scores, padding
+
+
+def _start_of(tasks: Tasks) -> Tensor:
+    """The untrained score as every curve's epoch 0: [B, N, 1]."""
+    return tasks.initial.view(-1, 1, 1).expand(-1, tasks.y.shape[1], 1)
 
 
 def _pick_queries(
@@ -106,13 +118,16 @@ def _pick_queries(
 def _query_tokens(
     tasks: Tasks, config: Tensor, epoch: Tensor, known: Tensor
 ) -> tuple[Points, OwnCurve, Tensor]:
-    epochs = tasks.y.shape[-1]
-    flat = tasks.y.flatten(1)
-    best_by = tasks.y.cummax(-1).values.flatten(1)
-    target = flat.gather(1, config * epochs + epoch - 1)
-    newest = config * epochs + (known - 1).clamp_min(0)
-    seen = known.to(torch.float32)
-    own = OwnCurve(seen, flat.gather(1, newest), best_by.gather(1, newest))
+    y = torch.cat([_start_of(tasks), tasks.y], dim=-1)  # [B, N, T + 1]
+    best_by = torch.cat([_start_of(tasks), tasks.y.cummax(-1).values], dim=-1).flatten(1)
+    row, flat = config * y.shape[-1], y.flatten(1)
+    own = OwnCurve(
+        seen=known.to(torch.float32),
+        last=flat.gather(1, row + known),
+        before=flat.gather(1, row + (known - 1).clamp_min(0)),
+        middle=flat.gather(1, row + known // 2),
+        best=best_by.gather(1, row + known),
+    )
     x = tasks.x.gather(1, config.unsqueeze(-1).expand(-1, -1, tasks.x.shape[-1]))
     curve = torch.where(known > 0, config, torch.full_like(config, NO_CURVE))
-    return Points(x, epoch.to(torch.float32), curve), own, target
+    return Points(x, epoch.to(torch.float32), curve), own, flat.gather(1, row + epoch)

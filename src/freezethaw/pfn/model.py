@@ -2,7 +2,9 @@
 
 Tokens are context points (x, t, y) and queries (x, t). Every token attends to context tokens only,
 so the context is encoded once and its keys and values serve all queries. A head turns each query
-into logits over bins of the scaled score. Nothing here reads a file; `weights.py` does.
+into logits over bins of the scaled score, and a second one adds logits to the bins around the last
+score of the query's own curve: most epochs change little, and copying a score to three digits is
+more than attention does by itself. Nothing here reads a file; `weights.py` does.
 
 Sizes in comments: B tasks, C context tokens, Q queries, D width, H heads, K bins.
 """
@@ -19,8 +21,8 @@ from torch import Tensor, nn
 
 COLUMNS = 16
 """Encoded hyperparameters a network can be told of; fewer are padded as inactive."""
-WAVES = 8
-"""Sine and cosine pairs per score: the finest wave is 1/128 of the range long."""
+WAVES = 10
+"""Sine and cosine pairs per score: the finest wave is 1/256 of the range long."""
 INITIAL_CURVE = -1
 """Curve id of the 0-epoch token."""
 NO_CURVE = -2
@@ -36,8 +38,12 @@ class Shape:
     heads: int = 4
     hidden: int = 256
     bins: int = 1000
-    max_context: int = 400
+    near: int = 48
+    """Bins on either side of the last score that have logits of their own."""
+    max_context: int = 320
     """Longest context seen in training; longer ones are thinned before they come here."""
+    max_epochs: int = 100
+    """Longest study seen in training; the time of longer ones is squeezed into it."""
 
     def to_json(self) -> dict[str, Any]:
         """As stored in a weights file."""
@@ -52,11 +58,22 @@ class Points(NamedTuple):
     curve: Tensor
 
 
+class Scores(NamedTuple):
+    """What context tokens show, [B, C] each: the score, and its change since the epoch before."""
+
+    y: Tensor
+    step: Tensor
+
+
 class OwnCurve(NamedTuple):
-    """What a query's own curve has shown so far, [B, Q] each; zeros where `seen` is 0."""
+    """What a query's own curve has shown so far, [B, Q] each; all scores are ȳ₀ where `seen` is 0."""
 
     seen: Tensor
     last: Tensor
+    before: Tensor
+    """One epoch before the last."""
+    middle: Tensor
+    """At half the epochs seen, rounded down (0: ȳ₀)."""
     best: Tensor
 
 
@@ -71,8 +88,15 @@ class Memory(NamedTuple):
 
 def score_features(y: Tensor) -> Tensor:
     """A score as itself and as waves, so that its third digit survives the network: [..., 2W + 1]."""
-    phase = y.unsqueeze(-1) * (math.pi * 2.0 ** torch.arange(WAVES, device=y.device))
+    octaves = torch.arange(WAVES, device=y.device, dtype=y.dtype)
+    phase = y.unsqueeze(-1) * (math.pi * torch.exp2(octaves))
     return torch.cat([y.unsqueeze(-1), phase.sin(), phase.cos()], dim=-1)
+
+
+def change_features(change: Tensor) -> Tensor:
+    """A difference of scores on a logarithmic scale, with its sign and without: [..., 2]."""
+    size = (change.abs() * 2000).log1p() / 4
+    return torch.stack([size * change.sign(), size], dim=-1)
 
 
 def place_features(points: Points, max_epochs: Tensor) -> Tensor:
@@ -134,19 +158,21 @@ class CurveNetwork(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        place, score = 2 * COLUMNS + 4, 2 * WAVES + 1
+        place, score, change = 2 * COLUMNS + 4, 2 * WAVES + 1, 2
         self.read_place = nn.Linear(place, shape.width)
-        self.read_score = nn.Linear(score, shape.width)
-        self.read_own = nn.Linear(2 * score + 4, shape.width)
+        self.read_score = nn.Linear(score + change, shape.width)
+        self.read_own = nn.Linear(2 * score + 3 * change + 4, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.bins)
+        self.head_near = nn.Linear(shape.width, 2 * shape.near + 1)
 
     def remember(
-        self, points: Points, y: Tensor, max_epochs: Tensor, padding: Tensor | None = None
+        self, points: Points, scores: Scores, max_epochs: Tensor, padding: Tensor | None = None
     ) -> Memory:
         """Encode context tokens: the 0-epoch token is one of them. `padding` is True where empty."""
-        x = self.read_place(place_features(points, max_epochs)) + self.read_score(score_features(y))
+        shown = torch.cat([score_features(scores.y), change_features(scores.step)], dim=-1)
+        x = self.read_place(place_features(points, max_epochs)).float() + self.read_score(shown)
         keys, values = [], []
         for block in self.blocks:
             assert isinstance(block, Block)
@@ -160,7 +186,8 @@ class CurveNetwork(nn.Module):
         self, memory: Memory, points: Points, own: OwnCurve, max_epochs: Tensor
     ) -> Tensor:
         """Logits over bins for each query: [B, Q, K]."""
-        x = self.read_place(place_features(points, max_epochs)) + self.read_own(
+        # In float32 from here on, each sum included, even under autocast: scores have three digits.
+        x = self.read_place(place_features(points, max_epochs)).float() + self.read_own(
             own_features(own, points.t, max_epochs)
         )
         # A query without a curve shares it with no context token: no bias, a faster attention.
@@ -169,17 +196,31 @@ class CurveNetwork(nn.Module):
             assert isinstance(block, Block)
             bias = None if alone else block.bias(points.curve, memory.curve, memory.padding)
             x = block(x, key, value, bias)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
+        x = self.norm(x)
+        return add_near(self.head(x).float(), self.head_near(x).float(), own.last)
+
+
+def add_near(logits: Tensor, near: Tensor, last: Tensor) -> Tensor:
+    """Add `near` [B, Q, 2W + 1] to the logits of the bins around `last`; into `logits` itself."""
+    bins, window = logits.shape[-1], near.shape[-1]
+    middle = (last * bins).long().clamp(0, bins - 1).unsqueeze(-1)
+    index = middle + torch.arange(-(window // 2), window // 2 + 1, device=last.device)
+    outside = (index < 0) | (index >= bins)
+    return logits.scatter_add_(-1, index.clamp(0, bins - 1), near.masked_fill(outside, 0.0))
 
 
 def own_features(own: OwnCurve, t: Tensor, max_epochs: Tensor) -> Tensor:
-    """Last and best score of a query's own curve, and how far ahead the query looks."""
+    """What a query's own curve has shown, and how far ahead the query looks."""
     longest = max_epochs.to(t.dtype).unsqueeze(-1)
     ahead = (t - own.seen).clamp_min(0)
     started = (own.seen > 0).to(t.dtype)
-    times = torch.stack(
-        [started, own.seen / longest, started * ahead.log1p() / 5, started * ahead / longest], -1
-    )
-    scores = torch.cat([score_features(own.last), score_features(own.best)], dim=-1)
-    return torch.cat([scores * started.unsqueeze(-1), times], dim=-1)
+    times = torch.stack([started, own.seen / longest, ahead.log1p() / 5, ahead / longest], -1)
+    parts = [
+        score_features(own.last),
+        score_features(own.best),
+        change_features(own.last - own.before),
+        change_features(own.last - own.middle),
+        change_features(own.last - own.best),
+        times,
+    ]
+    return torch.cat(parts, dim=-1)

@@ -75,7 +75,7 @@ def sample_tasks(generator: torch.Generator, *, tasks: int, configs: int, epochs
 
 def sample_lengths(draw: Draws, tasks: int, epochs: int) -> Tensor:
     """T per task: most often about 50 (as in the tables), else log-uniform."""
-    low = math.log(4.0)
+    low = math.log(2.0)
     any_length = torch.exp(draw.uniform(tasks, low=low, high=math.log(epochs + 0.99))).floor()
     common = torch.full_like(any_length, min(50, epochs)) + draw.chance(0.5, tasks)
     return torch.where(draw.chance(0.6, tasks), common.clamp_max(epochs), any_length)
@@ -176,8 +176,8 @@ def sample_curves(
     t = torch.arange(1, epochs + 1, device=draw.device, dtype=torch.float32).view(1, 1, -1)
     longest = max_epochs.view(-1, 1, 1)
     near_half = 0.36 + 0.04 * draw.normal(tasks)  # σ(−1) rescaled: where normalisation puts it
-    initial = torch.where(draw.chance(0.6, tasks), near_half, draw.uniform(tasks, low=0.01, high=0.7))
-    initial = initial.clamp(0.005, 0.9)
+    anywhere = 0.002 + 0.7 * draw.uniform(tasks) ** 1.5
+    initial = torch.where(draw.chance(0.6, tasks), near_half, anywhere).clamp(0.002, 0.9)
     start = initial.view(-1, 1, 1)
     limit = sample_asymptotes(draw, traits[..., ASYMPTOTE], initial).unsqueeze(-1)
     progress = sample_progress(draw, traits, t, longest)
@@ -208,8 +208,9 @@ def sample_asymptotes(draw: Draws, trait: Tensor, initial: Tensor) -> Tensor:
 def sample_progress(draw: Draws, traits: Tensor, t: Tensor, longest: Tensor) -> Tensor:
     """The share of the gain that is made by epoch t: a mix of four saturating families."""
     tasks = traits.shape[0]
-    slowest = draw.uniform(tasks, 1, low=-1.0, high=1.2)
-    fastest = slowest - draw.uniform(tasks, 1, low=0.2, high=3.0)
+    # Learning rates over many decades: the slowest runs of some tasks would need 1,000 times T.
+    slowest = -1 + 4 * draw.uniform(tasks, 1) ** 1.5
+    fastest = slowest - draw.uniform(tasks, 1, low=0.2, high=4.0)
     log_scale = slowest + (fastest - slowest) * traits[..., SPEED]
     scale = (longest.squeeze(-1) * torch.exp(log_scale * math.log(10.0))).clamp_min(0.03)
     scale = scale.unsqueeze(-1)  # epochs in which most of the gain is made
@@ -262,7 +263,7 @@ def sample_noise(draw: Draws, traits: Tensor, t: Tensor, longest: Tensor) -> Ten
     """Epoch-to-epoch noise and a slow drift; the scale differs by task, configuration and epoch."""
     tasks, configs = traits.shape[:2]
     epochs = t.shape[-1]
-    level = draw.log_normal(0.0025, 1.3, tasks, 1, 1)
+    level = draw.log_normal(0.0012, 1.7, tasks, 1, 1).clamp(1e-5, 0.1)
     unevenness = draw.uniform(tasks, 1, 1, high=6.0)
     level = level * torch.exp((traits[..., NOISE].unsqueeze(-1) - 0.5) * unevenness)
     shrink = (1 + t) ** -draw.uniform(tasks, 1, 1, high=1.0)
@@ -277,11 +278,12 @@ def sample_noise(draw: Draws, traits: Tensor, t: Tensor, longest: Tensor) -> Ten
 def _stick_at_start(draw: Draws, traits: Tensor, y: Tensor, start: Tensor, t: Tensor) -> Tensor:
     """Runs that never learn: they stay at (or very near) the untrained score."""
     tasks = y.shape[0]
-    share = draw.uniform(tasks, 1, 1) ** 2 * draw.chance(0.45, tasks, 1, 1)
+    share = 0.9 * draw.uniform(tasks, 1, 1) ** 1.5 * draw.chance(0.45, tasks, 1, 1)
     stuck = traits[..., START].unsqueeze(-1) < share
     tremble = draw.log_normal(3e-4, 1.5, tasks, 1, 1) * draw.normal(*y.shape)
+    shared = draw.log_normal(2e-3, 1.3, tasks, 1, 1) * draw.normal(tasks, 1, 1)
     offset = draw.log_normal(1e-3, 1.5, tasks, 1, 1) * draw.normal(tasks, y.shape[1], 1)
-    still = start + (offset + tremble).clamp(-0.1, 0.1)
+    still = start + (shared + offset + tremble).clamp(-0.1, 0.1)
     return torch.where(stuck, still, y)
 
 
@@ -304,5 +306,5 @@ def _break_down(
 def _coarsen(draw: Draws, y: Tensor) -> Tensor:
     """Metrics counted on a small validation set take few values."""
     tasks = y.shape[0]
-    steps = draw.log_normal(200.0, 1.0, tasks, 1, 1).clamp_min(20)
-    return torch.where(draw.chance(0.15, tasks, 1, 1), (y * steps).round() / steps, y)
+    steps = draw.log_normal(400.0, 1.2, tasks, 1, 1).clamp_min(20)
+    return torch.where(draw.chance(0.25, tasks, 1, 1), (y * steps).round() / steps, y)

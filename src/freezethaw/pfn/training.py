@@ -38,13 +38,55 @@ class Plan:
     minutes: float = 18.0
     tasks: int = 96
     configs: int = 128
-    epochs: int = 100
-    context: int = 320
     queries: int = 512
     learning_rate: float = 1.5e-3
     warm_up: float = 0.03
     weight_decay: float = 0.01
     seed: int = 0
+
+
+class Source:
+    """Draws one episode after another. On CUDA its few hundred small kernels are one graph."""
+
+    def __init__(self, plan: Plan, generator: torch.Generator) -> None:
+        self.plan, self.generator = plan, generator
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._episode: Episode
+
+    def next(self) -> Episode:
+        """The next episode; on CUDA it lies where the one before it lay."""
+        if self.generator.device.type != "cuda":
+            return self._draw()
+        if self._graph is None:
+            self._capture()
+        assert self._graph is not None
+        self._graph.replay()
+        return self._episode
+
+    @torch.no_grad()
+    def _draw(self) -> Episode:
+        plan = self.plan
+        drawn = sample_tasks(
+            self.generator,
+            tasks=plan.tasks,
+            configs=plan.configs,
+            epochs=plan.shape.max_epochs,
+        )
+        draw = Draws(self.generator)
+        return make_episode(drawn, draw, context=plan.shape.max_context, queries=plan.queries)
+
+    def _capture(self) -> None:
+        state = self.generator.get_state()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._draw()
+        torch.cuda.current_stream().wait_stream(aside)
+        self.generator.set_state(state)
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(self.generator)
+        with torch.cuda.graph(self._graph):
+            self._episode = self._draw()
 
 
 class Trainer:
@@ -60,8 +102,10 @@ class Trainer:
             lr=plan.learning_rate,
             betas=(0.9, 0.98),
             weight_decay=plan.weight_decay,
+            fused=device.type == "cuda",
         )
         self.generator = torch.Generator(device).manual_seed(plan.seed)
+        self.source = Source(plan, self.generator)
         self.steps, self.seconds = 0, 0.0
         self.loss: Callable[[Episode], Tensor] = self._loss
         if device.type == "cuda":
@@ -72,7 +116,7 @@ class Trainer:
         """Eq. 1: mean −log density of the queries, in nats."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             memory = self.network.remember(
-                episode.points, episode.y, episode.max_epochs, episode.padding
+                episode.points, episode.scores, episode.max_epochs, episode.padding
             )
             logits = self.network.forecast(memory, episode.queries, episode.own, episode.max_epochs)
         bins = self.plan.shape.bins
@@ -86,14 +130,7 @@ class Trainer:
         rate = min(1.0, done / plan.warm_up) * 0.5 * (1 + math.cos(math.pi * done))
         for group in self.optimizer.param_groups:
             group["lr"] = plan.learning_rate * rate + 1e-7
-        with torch.no_grad():
-            drawn = sample_tasks(
-                self.generator, tasks=plan.tasks, configs=plan.configs, epochs=plan.epochs
-            )
-            episode = make_episode(
-                drawn, Draws(self.generator), context=plan.context, queries=plan.queries
-            )
-        loss = self.loss(episode)
+        loss = self.loss(self.source.next())
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
@@ -108,6 +145,7 @@ class Trainer:
 
     def run(self, pause_after: float, log: Callable[[dict[str, float]], None]) -> bool:
         """Train until the plan's minutes are over (True) or for `pause_after` minutes (False)."""
+        self.step()  # compiles, which is not training time
         began, before = time.monotonic(), self.seconds
         recent: list[Tensor] = []
         while self.seconds < 60 * self.plan.minutes:

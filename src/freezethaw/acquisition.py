@@ -1,0 +1,276 @@
+"""Expected gain in utility per candidate (Eq. 4) and the chance of any gain (Eq. 7).
+
+The extrapolator forecasts each (candidate, epoch) on its own; what counts is the best score along
+the way. How the running maximum is taken is a named strategy, a `Coupling`. All three answer with
+mass per bin, so that gain and chance are sums over bins.
+
+Shapes: n candidates, q query epochs, k bins, l distinct costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from freezethaw.errors import ConfigError
+from freezethaw.extrapolator import Posterior, Queries, survival
+
+CHUNK = 64
+"""Candidates per forecast: 64 × 50 epochs × 1,000 bins is 13 MB, small enough for caches."""
+COST_LEVELS = 96
+"""Predicted costs take at most so many values; more are rounded up on a geometric grid."""
+
+
+class Coupling(Protocol):
+    """How the epochs of one curve hang together."""
+
+    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
+        """Mass [n, q, k] per epoch → mass of the maximum over epochs so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class Comonotone:
+    """One quantile level for the whole curve: G_t = min over s ≤ t of F_s, exact at borders."""
+
+    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """The running maximum of the survival function."""
+        above = survival(mass).cummax(dim=1).values
+        return above[..., :-1] - above[..., 1:]
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Epochs independent of each other: G_t = Π over s ≤ t of F_s. Inflates the maximum."""
+
+    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Through logarithms, so that small chances keep their digits."""
+        below = torch.log1p(-survival(mass).clamp(0, 1 - 1e-7)).cumsum(dim=1)
+        above = -torch.expm1(below)
+        # The lowest border is certain to be exceeded; clamping must not eat that.
+        above = torch.cat([torch.ones_like(above[..., :1]), above[..., 1:]], dim=-1)
+        return above[..., :-1] - above[..., 1:]
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """The paper's: draws averaged in groups, then the running maximum, counted into the bins."""
+
+    samples: int = 1000
+    group: int = 5
+
+    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
+        """`samples × group` draws per point."""
+        return torch.stack([self._one(row, borders, generator) for row in mass])
+
+    def _one(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
+        epochs, bins = mass.shape
+        draws = torch.multinomial(
+            mass, self.samples * self.group, replacement=True, generator=generator
+        )
+        within = torch.rand(draws.shape, generator=generator, dtype=mass.dtype)
+        borders = borders.to(mass.dtype)
+        y = borders[draws] + within * (borders[draws + 1] - borders[draws])
+        best = y.view(epochs, self.samples, self.group).mean(-1).cummax(dim=0).values
+        at = (torch.searchsorted(borders, best.contiguous(), right=True) - 1).clamp(0, bins - 1)
+        counts = torch.zeros_like(mass)
+        counts.scatter_add_(1, at, torch.full_like(best, 1 / self.samples))
+        return counts
+
+
+_COUPLINGS: dict[str, type[Comonotone] | type[Averaged] | type[Independent]] = {
+    "comonotone": Comonotone,
+    "averaged": Averaged,
+    "independent": Independent,
+}
+
+
+def coupling_from_name(name: str) -> Coupling:
+    """A coupling by the name the docs use."""
+    if name not in _COUPLINGS:
+        raise ConfigError(f"coupling {name!r}: known are {', '.join(_COUPLINGS)}")
+    return _COUPLINGS[name]()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prospects:
+    """What is at stake when a candidate is trained on: everything but the forecast."""
+
+    queries: Queries
+    epochs_seen: NDArray[np.int64]
+    """[n]"""
+    cost: NDArray[np.float64]
+    """[n, q]: cost(n, Δt) of reaching each query epoch; only later epochs count."""
+    spent: float
+    best: float
+    """ỹ_b, scaled; the untrained score before anything was seen."""
+    utility: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+    """(spent, scaled best) → utility."""
+    utility_now: float
+    """U_p."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Acquisition:
+    """Per candidate: the largest expected gain over target epochs, and where it is reached."""
+
+    gain: NDArray[np.float64]
+    """A(n), Eq. 4; −1 for a candidate with no epoch left."""
+    target: NDArray[np.int64]
+    """[n]: index into the query epochs."""
+
+
+def acquire(
+    posterior: Posterior, prospects: Prospects, coupling: Coupling, generator: torch.Generator
+) -> Acquisition:
+    """A(n) for every candidate, in chunks so that memory does not grow with their number."""
+    pieces = [
+        _gains(posterior, prospects, slice(start, start + CHUNK), coupling, generator)
+        for start in range(0, len(prospects.epochs_seen), CHUNK)
+    ]
+    gains = torch.cat(pieces).double().numpy()
+    target = gains.argmax(axis=1)
+    return Acquisition(gain=gains[np.arange(len(gains)), target], target=target)
+
+
+def chances(
+    posterior: Posterior,
+    prospects: Prospects,
+    rows: NDArray[np.int64],
+    coupling: Coupling,
+    generator: torch.Generator,
+) -> NDArray[np.float64]:
+    """p_b for some candidates: the largest chance, over targets, that the utility rises (Eq. 7)."""
+    part = _take(prospects, rows)
+    best = _best_mass(posterior, part, coupling, generator)
+    levels, level_of = cost_levels(part)
+    table = gain_table(part, levels, best.borders)
+    chance = (best.mass @ table.share.to(best.mass.dtype).T).gather(-1, level_of.unsqueeze(-1))
+    chance = chance.squeeze(-1).masked_fill(~_ahead(part), 0.0)
+    return np.asarray(chance.amax(dim=1).clamp(0, 1).double().numpy())
+
+
+def _gains(
+    posterior: Posterior,
+    prospects: Prospects,
+    rows: slice,
+    coupling: Coupling,
+    generator: torch.Generator,
+) -> Tensor:
+    """Expected gains of a chunk: [n, q], −1 where the epoch is already seen."""
+    part = _take(prospects, rows)
+    best = _best_mass(posterior, part, coupling, generator)
+    levels, level_of = cost_levels(part)
+    table = gain_table(part, levels, best.borders)
+    first = int(table.gain.amax(0).nonzero()[0]) if bool(table.gain.any()) else 0
+    worth = table.gain[:, first:].to(best.mass.dtype)  # bins below can gain nothing
+    gains = (best.mass[..., first:] @ worth.T).gather(-1, level_of.unsqueeze(-1)).squeeze(-1)
+    return gains.masked_fill(~_ahead(part), -1.0)
+
+
+def _take(prospects: Prospects, rows: slice | NDArray[np.int64]) -> Prospects:
+    queries = prospects.queries
+    return Prospects(
+        queries=Queries(
+            configs=queries.configs[rows], curve=queries.curve[rows], epochs=queries.epochs
+        ),
+        epochs_seen=prospects.epochs_seen[rows],
+        cost=prospects.cost[rows],
+        spent=prospects.spent,
+        best=prospects.best,
+        utility=prospects.utility,
+        utility_now=prospects.utility_now,
+    )
+
+
+def _ahead(prospects: Prospects) -> Tensor:
+    """[n, q]: True where the query epoch lies ahead of the candidate."""
+    return torch.from_numpy(prospects.queries.epochs[None, :] > prospects.epochs_seen[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class _BestMass:
+    mass: Tensor
+    borders: Tensor
+
+
+def _best_mass(
+    posterior: Posterior, part: Prospects, coupling: Coupling, generator: torch.Generator
+) -> _BestMass:
+    """Forecast, with epochs already seen put at the bottom so that they cannot raise a maximum."""
+    forecast = posterior.forecast(part.queries)
+    mass, borders = forecast.mass.cpu(), forecast.borders.double().cpu()
+    ahead = _ahead(part)
+    if not bool(ahead.all()):
+        bottom = torch.zeros_like(mass[:1, :1])
+        bottom[..., 0] = 1
+        mass = torch.where(ahead.unsqueeze(-1), mass, bottom)
+    return _BestMass(coupling.running_max(mass, borders, generator), borders)
+
+
+def cost_levels(prospects: Prospects) -> tuple[NDArray[np.float64], Tensor]:
+    """The distinct costs [l], and which of them each (candidate, epoch) has [n, q]."""
+    cost = prospects.cost
+    levels, index = np.unique(cost, return_inverse=True)
+    if len(levels) > COST_LEVELS:
+        positive = cost[cost > 0]
+        levels = np.concatenate([[0.0], np.geomspace(positive.min(), positive.max(), COST_LEVELS)])
+        index = np.searchsorted(levels, cost * (1 - 1e-9)).clip(0, len(levels) - 1)
+    return levels, torch.from_numpy(index.reshape(cost.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class GainTable:
+    """Per cost level and bin, for a best score uniform in the bin: [l, k]."""
+
+    gain: Tensor
+    """E[(U − U_p)⁺]."""
+    share: Tensor
+    """P(U > U_p)."""
+
+
+def gain_table(prospects: Prospects, levels: NDArray[np.float64], borders: Tensor) -> GainTable:
+    """Integrate the gain over each bin, exactly where utility is linear within it.
+
+    Below ỹ_b the best stays what it is, so the bin that holds ỹ_b is cut in two there.
+    """
+    edges = borders.numpy()
+    low, high = np.maximum(edges[:-1], prospects.best), np.maximum(edges[1:], prospects.best)
+    above = (high - low) / (edges[1:] - edges[:-1])  # share of each bin above ỹ_b
+    spent = prospects.spent + levels[:, None]
+    points = np.concatenate([[prospects.best], low, high[-1:]])
+    gain = np.asarray(prospects.utility(spent, points[None, :])) - floor(prospects, levels, points)
+    stay, at_low, at_high = gain[:, :1], gain[:, 1:-1], gain[:, 2:]
+    mean, share = _positive_part(at_low, at_high)
+    mean = above * mean + (1 - above) * np.maximum(stay, 0)
+    share = above * share + (1 - above) * (stay > 0)
+    return GainTable(torch.from_numpy(mean), torch.from_numpy(share))
+
+
+def floor(prospects: Prospects, levels: NDArray[np.float64], points: NDArray[np.float64]) -> float:
+    """The reference of the gain: U_p; where that is −∞, a full range below anything finite."""
+    if np.isfinite(prospects.utility_now):
+        return prospects.utility_now
+    reachable = np.asarray(prospects.utility(prospects.spent + levels[:, None], points[None, :]))
+    finite = reachable[np.isfinite(reachable)]
+    if not finite.size:
+        return 0.0
+    return float(finite.min() - (np.ptp(finite) or 1.0))
+
+
+def _positive_part(
+    at_low: NDArray[np.float64], at_high: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean of the positive part, and share above 0, of a function linear from low to high."""
+    top, bottom = np.maximum(at_low, at_high), np.minimum(at_low, at_high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(bottom >= 0, 1.0, top / (top - bottom))
+        mean = np.where(bottom >= 0, (top + bottom) / 2, top * share / 2)
+    nothing = ~(top > 0)
+    return np.where(nothing, 0.0, mean), np.where(nothing, 0.0, share)

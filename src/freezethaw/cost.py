@@ -1,0 +1,93 @@
+"""What the next epochs of each candidate are predicted to cost, from the history alone.
+
+In epochs, an epoch costs 1. In seconds or money it costs what the configuration's own epochs took;
+for one that has none, a small regression over the configurations seen says what to expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freezethaw.records import Curve, History, Unit
+
+SHRINKAGE = 1.0
+"""Ridge penalty on the slopes of log seconds over the unit cube: a few curves cannot swing it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Costs:
+    """Per candidate: the price of one epoch, and how many must be paid for again first."""
+
+    per_epoch: NDArray[np.float64]
+    replay_epochs: NDArray[np.int64]
+
+    def to_reach(
+        self, epochs_seen: NDArray[np.int64], targets: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """cost(n, Δt) for reaching each target epoch: [candidate, target]; 0 for epochs seen."""
+        ahead = targets[None, :] - epochs_seen[:, None]
+        paid = (ahead + self.replay_epochs[:, None]) * self.per_epoch[:, None]
+        return np.where(ahead > 0, paid, 0.0)
+
+
+def price(seconds: float, unit: Unit, rate: float | None) -> float:
+    """What one epoch of so many seconds costs in the study's unit."""
+    if unit == "epochs":
+        return 1.0
+    return seconds if unit == "seconds" else seconds / 3600 * (rate or 0.0)
+
+
+def predict_costs(
+    history: History,
+    ids: Sequence[int],
+    encoded: NDArray[np.float64],
+    *,
+    seen: NDArray[np.float64],
+    unit: Unit,
+    rate: float | None,
+    unknown: float,
+) -> Costs:
+    """Costs of all candidates [n].
+
+    `encoded` [n, column] are the candidates, `seen` [curve, column] all started trials in the
+    history's order; `unknown` is the guess for an epoch before anything was measured.
+    """
+    curves = [history.curves.get(trial_id) for trial_id in ids]
+    replay = np.array([curve.replay_epochs if curve else 0 for curve in curves], np.int64)
+    if unit == "epochs":
+        return Costs(per_epoch=np.ones(len(ids)), replay_epochs=replay)
+    own = np.array([seconds_per_epoch(curve) if curve else np.nan for curve in curves])
+    measured = np.array([seconds_per_epoch(curve) for curve in history.curves.values()])
+    known = ~np.isnan(measured)
+    if not known.any():
+        return Costs(per_epoch=np.full(len(ids), unknown), replay_epochs=replay)
+    expected = _regress(seen[known], np.log(measured[known]), encoded)
+    seconds = np.where(np.isnan(own), expected, own)
+    factor = 1.0 if unit == "seconds" else (rate or 0.0) / 3600
+    return Costs(per_epoch=seconds * factor, replay_epochs=replay)
+
+
+def seconds_per_epoch(curve: Curve) -> float:
+    """The median of the curve's own epochs, without the first, which also pays for setting up."""
+    if not curve.seconds:
+        return float("nan")
+    steady = curve.seconds[1:] if len(curve.seconds) > 2 else curve.seconds
+    return max(float(np.median(steady)), 1e-6)
+
+
+def _regress(
+    seen: NDArray[np.float64], log_seconds: NDArray[np.float64], asked: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Ridge regression of log seconds on the unit cube, an inactive column in the middle of it."""
+    x, q = (np.nan_to_num(a - 0.5, nan=0.0) for a in (seen, asked))
+    center, mean = x.mean(0), log_seconds.mean()
+    x = x - center
+    gram = x.T @ x + SHRINKAGE * np.eye(x.shape[1])
+    slopes = np.linalg.solve(gram, x.T @ (log_seconds - mean))
+    low, high = log_seconds.min() - 1.0, log_seconds.max() + 1.0
+    predicted: NDArray[np.float64] = np.exp(np.clip(mean + (q - center) @ slopes, low, high))
+    return predicted

@@ -1,0 +1,696 @@
+"""A study: owns the events, folds them into a history, asks the policy, takes the scores.
+
+`ask` and `tell` are the whole engine; `tune` is a loop around them that also runs the training.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsFloat
+
+from freezethaw import storage as storages
+from freezethaw.acquisition import Coupling, coupling_from_name
+from freezethaw.candidates import FixedPool, OpenPool, Pool
+from freezethaw.checkpoints import CheckpointStore
+from freezethaw.errors import ConfigError, MismatchError, TellError
+from freezethaw.events import (
+    Completed,
+    Created,
+    Decided,
+    Event,
+    Evicted,
+    Failed,
+    Fold,
+    PaceFixed,
+    PoolRenewed,
+    Problem,
+    Released,
+    Replayed,
+    Reported,
+    Resumed,
+    Stopped,
+    UtilityChanged,
+    decision_of,
+    numbers_of,
+)
+from freezethaw.extrapolator import Extrapolator
+from freezethaw.policy import Policy
+from freezethaw.records import (
+    Best,
+    Decision,
+    Goal,
+    History,
+    Params,
+    Result,
+    Step,
+    Stop,
+    StopReason,
+    TrialState,
+)
+from freezethaw.scale import Scale
+from freezethaw.sentences import stop_sentence
+from freezethaw.space import Parameter, Space
+from freezethaw.stopping import Rule, adaptive
+from freezethaw.utility import Custom, Unavailable, Utility, custom, hard_budget
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_BUDGET_EPOCHS = 6
+"""Without utility and budget: the best score within 6 × max_epochs epochs (the paper's B = 6 T)."""
+OVERHEAD = 0.1
+"""`epochs_per_decision="auto"` keeps deciding under this share of the training time …"""
+GROWTH = 1.5
+"""… when decisions come to cost so much more than the first ones, as contexts grow."""
+MEASURED_DECISIONS = 3
+FINAL = frozenset(
+    {
+        StopReason.NOT_WORTH_IT,
+        StopReason.NO_GAIN,
+        StopReason.NOTHING_AT_STAKE,
+        StopReason.BUDGET_SPENT,
+        StopReason.NO_CANDIDATES,
+    }
+)
+"""Reasons that stand until the utility changes; the others only paused the study."""
+
+Pace = int | Literal["auto"]
+Bounds = tuple[float | None, float | None]
+UtilityFunction = Callable[[Any, Any], Any]
+
+
+def describe_problem(
+    space: Space | Mapping[str, Parameter],
+    *,
+    max_epochs: int,
+    bounds: Bounds,
+    goal: Goal = "maximize",
+    initial: float | None = None,
+    soft: tuple[float, float] | None = None,
+    scale: Scale | None = None,
+    metric: str = "score",
+    utility: Utility | UtilityFunction | None = None,
+    budget: float | None = None,
+    seed: int = 0,
+    first: Sequence[Params] = (),
+    configurations: Sequence[Params] | None = None,
+    pool_size: int = 512,
+) -> Problem:
+    """Check what a study is asked to be, and put it into one record."""
+    space = Space.of(space)
+    if isinstance(max_epochs, bool) or not isinstance(max_epochs, int) or max_epochs < 1:
+        raise ConfigError(f"max_epochs={max_epochs!r}: must be a whole number of at least 1")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed={seed!r}: must be a whole number of at least 0")
+    if configurations is not None and first:
+        raise ConfigError(
+            "first= and configurations= exclude each other: a fixed pool has no order"
+        )
+    scale = scale or Scale.live(goal, bounds, initial, soft)
+    if initial is None:
+        initial = scale.hard[0] if scale.goal == "maximize" else scale.hard[1]
+    given = configurations if configurations is not None else first
+    return Problem(
+        space=space,
+        scale=scale,
+        max_epochs=max_epochs,
+        initial=float(initial),
+        metric=metric,
+        seed=seed,
+        utility=bind_utility(utility, budget, scale, max_epochs),
+        pool_size=pool_size if configurations is None else None,
+        configurations=tuple(space.validate(params) for params in given),
+    )
+
+
+def bind_utility(
+    utility: Utility | UtilityFunction | None,
+    budget: float | None,
+    scale: Scale,
+    max_epochs: int,
+) -> Utility:
+    """The utility for this scale; None means the best score within the budget."""
+    if utility is None:
+        utility = hard_budget(budget if budget is not None else DEFAULT_BUDGET_EPOCHS * max_epochs)
+    elif not isinstance(utility, Utility):
+        if not callable(utility):
+            raise ConfigError(
+                f"utility={utility!r}: pass ft.linear(...), another utility, or f(spent, best)"
+            )
+        if budget is None:
+            raise ConfigError("a callable utility needs budget=, the most that may be spent")
+        utility = custom(utility, budget=budget)
+    elif budget is not None and budget != utility.budget:
+        raise ConfigError(
+            f"budget={budget:g} and a utility with budget {utility.budget:g}: give it in one place"
+        )
+    low, high = scale.soft
+    full = scale.hard[1] - scale.hard[0]
+    if math.isinf(full):
+        full = high - low
+    return utility.bind(goal=scale.goal, low=low, high=high, full=full)
+
+
+class Study:
+    """One study. Make it with `Study.create`, or find it again with `Study.open`.
+
+    It can be read while another process writes to it; it takes the writer's lock when it first
+    writes, and gives it back on `close` (or at the end of a `with` block).
+    """
+
+    def __init__(
+        self,
+        log: storages.Log,
+        fold: Fold,
+        *,
+        storage: str | None,
+        stopping: Rule | None = None,
+        coupling: str | Coupling = "comonotone",
+        weights: str | Path | Extrapolator | None = None,
+        device: str = "cpu",
+        max_failures: int = 3,
+        epochs_per_decision: Pace = "auto",
+    ) -> None:
+        if epochs_per_decision != "auto" and (
+            not isinstance(epochs_per_decision, int) or epochs_per_decision < 1
+        ):
+            raise ConfigError(
+                f"epochs_per_decision={epochs_per_decision!r}: 'auto' or a number of at least 1"
+            )
+        self._log, self._fold = log, fold
+        self._storage = storage
+        self._rule = stopping or adaptive()
+        self._coupling = coupling_from_name(coupling) if isinstance(coupling, str) else coupling
+        self._weights, self._device = weights, device
+        self._extrapolator: Extrapolator | None = None
+        self._max_failures = max_failures
+        self._pace = epochs_per_decision
+        self._locked = False
+        self._decision_seconds: list[float] = []
+        self._clocks: dict[int, float] = {}
+        self._pool = _pool(fold.problem)
+
+    # ── making and opening ───────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def create(
+        cls,
+        space: Space | Mapping[str, Parameter],
+        *,
+        max_epochs: int,
+        bounds: Bounds,
+        goal: Goal = "maximize",
+        initial: float | None = None,
+        soft: tuple[float, float] | None = None,
+        metric: str = "score",
+        utility: Utility | UtilityFunction | None = None,
+        budget: float | None = None,
+        seed: int = 0,
+        first: Sequence[Params] = (),
+        configurations: Sequence[Params] | None = None,
+        pool_size: int = 512,
+        storage: str | Path | None = None,
+        name: str = storages.DEFAULT_NAME,
+        **engine: Any,
+    ) -> Study:
+        """A new study; `storage=None` keeps it in memory. `engine`: see `Study.open`."""
+        problem = describe_problem(
+            space,
+            max_epochs=max_epochs,
+            bounds=bounds,
+            goal=goal,
+            initial=initial,
+            soft=soft,
+            metric=metric,
+            utility=utility,
+            budget=budget,
+            seed=seed,
+            first=first,
+            configurations=configurations,
+            pool_size=pool_size,
+        )
+        return cls.of_problem(problem, storage=storage, name=name, **engine)
+
+    @classmethod
+    def of_problem(
+        cls,
+        problem: Problem,
+        *,
+        storage: str | Path | None = None,
+        name: str = storages.DEFAULT_NAME,
+        **engine: Any,
+    ) -> Study:
+        """The study of this problem: made, or opened where it exists and is the same."""
+        path = None if storage is None else str(storage)
+        if storage is not None and storages.study_exists(storage, name):
+            study = cls.open(storage, name, **engine)
+            study._refuse_differences(problem)
+            study.use_utility(problem.utility)
+            return study
+        created = Created.of(problem, _version())
+        fold = Fold()
+        fold.apply(created)
+        fold.use_utility(problem.utility)
+        study = cls(storages.create_log(storage, name), fold, storage=path, **engine)
+        study._log.lock()
+        study._locked = True
+        study._log.append([created])
+        return study
+
+    @classmethod
+    def open(cls, storage: str | Path, name: str | None = None, **engine: Any) -> Study:
+        """A study that exists, to read or to go on with.
+
+        `engine` are the settings of the decisions, which are not stored: `stopping` (a rule),
+        `coupling`, `weights` (a shipped name, a file or an extrapolator), `device`,
+        `max_failures`, `epochs_per_decision`.
+        """
+        log = storages.open_log(storage, name)
+        fold = Fold()
+        for event in log.read():
+            fold.apply(event)
+        return cls(log, fold, storage=str(storage), **engine)
+
+    def _refuse_differences(self, asked: Problem) -> None:
+        stored = self._fold.problem
+        words = {"mine": "the study", "theirs": "this call"}
+        differences = stored.space.differences(asked.space, **words)
+        differences += stored.scale.differences(asked.scale, **words)
+        for field in ("max_epochs", "initial", "metric", "seed", "pool_size", "configurations"):
+            ours, theirs = getattr(stored, field), getattr(asked, field)
+            if ours != theirs:
+                differences.append(f"{field} is {ours!r} in the study and {theirs!r} in this call")
+        if differences:
+            raise MismatchError(
+                f"{self._storage}: study {self.name!r} was made differently: "
+                + "; ".join(differences)
+                + ". Use the same settings to go on with it, or another name= or storage="
+            )
+
+    def use_utility(self, utility: Utility) -> None:
+        """Go on under another utility, for instance with a larger budget."""
+        present = self._fold.problem.utility
+        if utility.unit != present.unit:
+            raise MismatchError(
+                f"study {self.name!r} counts its cost in {present.unit}, the utility in "
+                f"{utility.unit}: what was spent cannot be converted; use another name="
+            )
+        if utility.to_json() != present.to_json():
+            self._append(UtilityChanged(utility=utility.to_json()))
+        if isinstance(utility, Custom):
+            self._fold.use_utility(utility)
+
+    def close(self) -> None:
+        """Let others write to the study."""
+        self._log.close()
+        self._locked = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def name(self) -> str:
+        """The study's name in its storage."""
+        return self._log.name
+
+    @property
+    def created(self) -> float:
+        """When the study was made, in seconds since 1970."""
+        return self._log.created
+
+    @property
+    def storage(self) -> str | None:
+        """The file that holds the study; None in memory."""
+        return self._storage
+
+    @property
+    def problem(self) -> Problem:
+        """What the study is about, with its utility as it stands now."""
+        return self._fold.problem
+
+    @property
+    def history(self) -> History:
+        """All that is known."""
+        return self._fold.history
+
+    @property
+    def stop(self) -> Stop | None:
+        """Why the study stopped; None while it has not, or has gone on since."""
+        return self._fold.stop
+
+    @property
+    def last_decision(self) -> Decision | None:
+        """The last decision with its numbers, as `why` shows it."""
+        event = self._fold.last_decision
+        return None if event is None else decision_of(event)
+
+    @property
+    def checkpoints(self) -> CheckpointStore | None:
+        """Where saved networks are; None in memory."""
+        if self._storage is None:
+            return None
+        return CheckpointStore(storages.checkpoint_folder(self._storage, self.name))
+
+    def best(self) -> Best | None:
+        """The best trial so far and where its model is."""
+        history = self.history
+        if history.best_trial_id is None or history.best_epoch is None:
+            return None
+        curve = history.curves[history.best_trial_id]
+        store = self.checkpoints
+        saved = store.get(curve.trial_id, history.best_epoch) if store else None
+        return Best(
+            trial_id=curve.trial_id,
+            params=curve.params,
+            score=curve.scores[history.best_epoch - 1],
+            epoch=history.best_epoch,
+            checkpoint=saved.files if saved else None,
+        )
+
+    def result(self) -> Result:
+        """What `tune` returns: the state of the study as it stands."""
+        history = self.history
+        stop = self.stop or Stop(kind=StopReason.INTERRUPTED, reason="the study has not stopped")
+        return Result(
+            best=self.best(),
+            spent=history.spent,
+            unit=self.problem.utility.unit,
+            bill=history.bill,
+            stop=stop,
+            history=history,
+            study=self.name,
+            storage=self._storage,
+        )
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One dict per reported epoch: trial, epoch, score, seconds, state and parameters."""
+        return [
+            {
+                "trial_id": curve.trial_id,
+                "epoch": epoch,
+                self.problem.metric: score,
+                "seconds": seconds,
+                "state": str(curve.state),
+                **{f"params.{name}": value for name, value in curve.params.items()},
+            }
+            for curve in self.history.curves.values()
+            for epoch, (score, seconds) in enumerate(
+                zip(curve.scores, curve.seconds, strict=True), start=1
+            )
+        ]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """`to_records` as a pandas DataFrame."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ConfigError(
+                "to_dataframe() needs pandas: pip install 'freezethaw[pandas]', or use to_records()"
+            ) from None
+        return pd.DataFrame(self.to_records())
+
+    # ── ask and tell ─────────────────────────────────────────────────────────────────────────────
+
+    def ask(self) -> Step | Stop:
+        """The next step, or why there is none. A stop stands until the utility changes."""
+        self._lock()
+        if self.stop is not None:
+            return self.stop
+        self._fix_pace()
+        self._renew_pool()
+        history = self.history
+        policy = self._policy()
+        began = time.perf_counter()
+        decision = policy.decide(history, self._pool.candidates(history))
+        seconds = time.perf_counter() - began
+        if decision.stop is not None:
+            self._append_stop(decision.stop, decision)
+            return decision.stop
+        if decision.leaders:
+            self._decision_seconds.append(seconds)
+        return self._hand_out(decision, seconds)
+
+    def _hand_out(self, decision: Decision, seconds: float) -> Step:
+        assert decision.trial_id is not None
+        assert decision.params is not None
+        step_id = self._fold.history.decisions
+        self._append(
+            Decided(
+                step_id=step_id,
+                trial_id=decision.trial_id,
+                params=dict(decision.params),
+                from_epoch=decision.from_epoch,
+                to_epoch=decision.to_epoch,
+                seconds=seconds,
+                numbers=numbers_of(decision),
+            )
+        )
+        self._clocks[step_id] = time.perf_counter()
+        return self._pending(step_id)
+
+    def pending(self) -> list[Step]:
+        """Steps handed out and not finished, oldest first."""
+        return [self._pending(step_id) for step_id in self._fold.history.pending]
+
+    def _pending(self, step_id: int) -> Step:
+        step = self._fold.pending_step(step_id)
+        assert step is not None
+        store = self.checkpoints
+        saved = store.newest(step.trial_id) if store else None
+        if saved is None:
+            return step
+        return Step(**{**vars(step), "checkpoint": saved.files})
+
+    def tell(
+        self,
+        step: Step | int,
+        score: SupportsFloat,
+        *,
+        epoch: int | None = None,
+        seconds: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Report the score of the step's next epoch; durable when this returns.
+
+        `epoch` says which epoch it is: one that has a score already is ignored (False: the first
+        report stands), one that leaves a gap is refused. `seconds` default to the time since the
+        step was handed out or last told. NaN and ±inf mean that the trial diverged: it is over.
+        """
+        step_id = step.step_id if isinstance(step, Step) else step
+        trial_id = self._fold.trial_of_step(step_id)
+        if trial_id is None:
+            raise TellError(f"step {step_id}: the study {self.name!r} never handed it out")
+        curve = self._fold.curve(trial_id)
+        value = self._read_score(score, trial_id, epoch or curve.epochs + 1)
+        if epoch is not None and 1 <= epoch <= curve.epochs:
+            return False
+        pending = self._fold.pending_step(step_id)
+        if pending is None:
+            raise TellError(
+                f"step {step_id} is finished: trial {trial_id} has {curve.epochs} epochs, "
+                f"the last told was {curve.scores[-1] if curve.scores else 'none'}; ask() for more"
+            )
+        if epoch is not None and epoch != curve.epochs + 1:
+            raise TellError(
+                f"trial {trial_id}: epoch {epoch} told after epoch {curve.epochs}; "
+                f"epochs are told in order, tell epoch {curve.epochs + 1} first"
+            )
+        self._append(
+            Reported(
+                step_id=step_id,
+                trial_id=trial_id,
+                epoch=curve.epochs + 1,
+                score=value,
+                seconds=self._elapsed(step_id) if seconds is None else float(seconds),
+                extra=dict(extra or {}),
+            )
+        )
+        return True
+
+    def _read_score(self, score: SupportsFloat, trial_id: int, epoch: int) -> float:
+        if isinstance(score, str | bytes):
+            raise TellError(f"trial {trial_id}, epoch {epoch}: got {score!r}; a score is a number")
+        try:
+            value = float(score)
+        except (TypeError, ValueError):
+            raise TellError(
+                f"trial {trial_id}, epoch {epoch}: got {score!r}; a score is a number"
+            ) from None
+        outside = self.problem.scale.check_bounds(value, trial=trial_id, epoch=epoch)
+        if outside:
+            raise TellError(outside)
+        return value
+
+    def _elapsed(self, step_id: int) -> float:
+        now = time.perf_counter()
+        began = self._clocks.get(step_id, now)
+        self._clocks[step_id] = now
+        return now - began
+
+    def fail(self, step: Step | int, error: str | BaseException, *, seconds: float = 0.0) -> None:
+        """The training of this step raised: its trial is over, the epoch it was in is charged."""
+        pending = self._unfinished(step)
+        self.fail_trial(pending.trial_id, str(error), seconds=seconds, step_id=pending.step_id)
+
+    def fail_trial(self, trial_id: int, error: str, *, seconds: float, step_id: int = -1) -> None:
+        """A trial is over, whether a step held it or not (its save hook may have raised)."""
+        self._append(Failed(step_id=step_id, trial_id=trial_id, error=error, seconds=seconds))
+
+    def complete(self, step: Step | int) -> None:
+        """The trial of this step has ended by itself, before its last epoch."""
+        pending = self._unfinished(step)
+        self._append(Completed(step_id=pending.step_id, trial_id=pending.trial_id))
+
+    def release(self, step: Step | int) -> None:
+        """Give a step back unfinished: its trial can be chosen again."""
+        self._append(Released(step_id=self._unfinished(step).step_id))
+
+    def _unfinished(self, step: Step | int) -> Step:
+        step_id = step.step_id if isinstance(step, Step) else step
+        pending = self._fold.pending_step(step_id)
+        if pending is None:
+            raise TellError(f"step {step_id}: not a step that was handed out and is unfinished")
+        return pending
+
+    # ── what the executor tells ──────────────────────────────────────────────────────────────────
+
+    def replayed(self, trial_id: int, epoch: int, seconds: float) -> None:
+        """An epoch with a score was trained again; charged if eviction, not a crash, lost it."""
+        curve = self._fold.curve(trial_id)
+        charged = curve.epochs - epoch < curve.replay_epochs
+        self._append(Replayed(trial_id=trial_id, epoch=epoch, seconds=seconds, charged=charged))
+
+    def evicted(self, trial_id: int, replay_epochs: int) -> None:
+        """A trial left memory; that many epochs must be trained again before it goes on."""
+        if self._fold.curve(trial_id).state is TrialState.ACTIVE and replay_epochs:
+            self._append(Evicted(trial_id=trial_id, replay_epochs=replay_epochs))
+
+    def pause(self, kind: StopReason) -> Stop:
+        """Stop for a reason outside the method: interrupted, or past a deadline."""
+        utility = self.problem.utility
+        sentence = stop_sentence(kind, self.history.spent, utility.budget, utility.unit)
+        stop = Stop(kind=kind, reason=sentence)
+        self._append_stop(stop, self.last_decision)
+        return stop
+
+    def resume(self) -> None:
+        """Go on with a study that was only paused (interrupted, deadline, failures)."""
+        if self.stop is not None and self.stop.kind not in FINAL:
+            self._append(Resumed())
+
+    def _append_stop(self, stop: Stop, decision: Decision | None) -> None:
+        numbers = numbers_of(decision) if decision else {}
+        self._append(Stopped(reason=stop.kind.value, sentence=stop.reason, numbers=numbers))
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────
+
+    def _lock(self) -> None:
+        """Become the writer; another one may have written since we read."""
+        if self._locked:
+            return
+        self._log.lock()
+        self._locked = True
+        fold = Fold()
+        for event in self._log.read():
+            fold.apply(event)
+        if isinstance(fold.problem.utility, Unavailable):
+            fold.use_utility(self._fold.problem.utility)
+        self._fold = fold
+
+    def _append(self, event: Event) -> None:
+        """Durable first, then known."""
+        self._lock()
+        self._log.append([event])
+        self._fold.apply(event)
+
+    def _policy(self) -> Policy:
+        if isinstance(self.problem.utility, Unavailable):
+            raise ConfigError(
+                f"study {self.name!r} has the utility {self.problem.utility.describe()}, a Python "
+                "function; pass it again with use_utility() before asking"
+            )
+        if self._extrapolator is None:
+            self._extrapolator = load_extrapolator(self._weights, self._device)
+            self._extrapolator.check(self.problem.space.width)
+        return Policy(
+            problem=self.problem,
+            extrapolator=self._extrapolator,
+            rule=self._rule,
+            coupling=self._coupling,
+            max_failures=self._max_failures,
+        )
+
+    def _renew_pool(self) -> None:
+        renewal = self._pool.renewal(self.history)
+        if renewal is not None:
+            self._append(PoolRenewed(generation=renewal.generation, centers=list(renewal.centers)))
+
+    def _fix_pace(self) -> None:
+        """Fix `epochs_per_decision` once, as given or as soon as it can be measured."""
+        history = self.history
+        if history.epochs_per_decision is not None:
+            if self._pace not in ("auto", history.epochs_per_decision):
+                self._append(PaceFixed(epochs_per_decision=int(self._pace)))
+            return
+        if self._pace != "auto":
+            self._append(PaceFixed(epochs_per_decision=self._pace))
+            return
+        # The first decision also loads the network.
+        deciding = self._decision_seconds[1:]
+        training = [s for curve in history.curves.values() for s in curve.seconds]
+        if len(deciding) < MEASURED_DECISIONS or not training:
+            return
+        per_decision, per_epoch = statistics.median(deciding), statistics.median(training)
+        wanted = per_decision * GROWTH / (OVERHEAD * max(per_epoch, 1e-6))
+        self._append(
+            PaceFixed(
+                epochs_per_decision=min(max(1, math.ceil(wanted)), self.problem.max_epochs),
+                seconds_per_decision=per_decision,
+                seconds_per_epoch=per_epoch,
+            )
+        )
+
+
+def load_extrapolator(weights: str | Path | Extrapolator | None, device: str) -> Extrapolator:
+    """Weights by name or file, or an extrapolator of the user's own."""
+    if weights is not None and not isinstance(weights, str | Path):
+        return weights
+    from freezethaw.pfn.extrapolate import PfnExtrapolator
+    from freezethaw.pfn.weights import DEFAULT
+
+    return PfnExtrapolator.load(DEFAULT if weights is None else weights, device=device)
+
+
+def _pool(problem: Problem) -> Pool:
+    if problem.pool_size is None:
+        return FixedPool(problem.space, problem.configurations)
+    return OpenPool(
+        space=problem.space,
+        seed=problem.seed,
+        goal=problem.scale.goal,
+        size=problem.pool_size,
+        first=problem.configurations,
+    )
+
+
+def _version() -> str:
+    try:
+        return version("freezethaw")
+    except PackageNotFoundError:  # run from a source tree
+        return "unknown"

@@ -1,0 +1,278 @@
+"""The loop: ask for a step, train it, tell the scores, until a stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from freezethaw.acquisition import Coupling
+from freezethaw.extrapolator import Extrapolator
+from freezethaw.live import View, choose_view
+from freezethaw.memory import MemoryProbe
+from freezethaw.records import Goal, Params, Result, Step, Stop, StopReason, TrialState
+from freezethaw.report.view import StudyView
+from freezethaw.space import Parameter, Space
+from freezethaw.stopping import Rule
+from freezethaw.storage import DEFAULT_NAME, checkpoint_folder
+from freezethaw.study import Bounds, Pace, Study, UtilityFunction, describe_problem
+from freezethaw.trial import TrainFunction, check_train
+from freezethaw.trials import CheckpointPolicy, TrialFailed, Trials
+from freezethaw.units import parse_seconds
+from freezethaw.utility import Utility
+from freezethaw.views import view_of
+
+
+def tune(
+    train: TrainFunction,
+    space: Space | Mapping[str, Parameter],
+    *,
+    max_epochs: int,
+    bounds: Bounds,
+    goal: Goal = "maximize",
+    initial: float | None = None,
+    soft: tuple[float, float] | None = None,
+    metric: str = "score",
+    utility: Utility | UtilityFunction | None = None,
+    budget: float | None = None,
+    storage: str | Path | None = None,
+    name: str = DEFAULT_NAME,
+    seed: int = 0,
+    first: Sequence[Params] = (),
+    configurations: Sequence[Params] | None = None,
+    pool_size: int = 512,
+    stopping: Rule | None = None,
+    coupling: str | Coupling = "comonotone",
+    weights: str | Path | Extrapolator | None = None,
+    device: str = "cpu",
+    epochs_per_decision: Pace = "auto",
+    checkpoint: CheckpointPolicy = "switch",
+    max_suspended: int = 64,
+    memory_left_free: float = 0.2,
+    memory_probe: MemoryProbe | None = None,
+    deadline: str | float | None = None,
+    max_failures: int = 3,
+    quiet: bool = False,
+    view: View | None = None,
+) -> Result:
+    """Tune `train` over `space` until going on is no longer worth its price.
+
+    Args:
+        train: a generator function: gets a `Trial`, yields its score after every epoch.
+        space: names to `Float`, `Int` and `Choice`.
+        max_epochs: the longest a trial is trained.
+        bounds: the lowest and highest score there can be; None where there is no bound.
+        goal: "maximize" or "minimize".
+        initial: the score of an untrained model; default: the bad bound.
+        soft: the range in which scores will mostly lie; needed where the good bound is open.
+        metric: the name of the score, where `train` yields dicts.
+        utility: what a result is worth; None: the best score within the budget.
+        budget: the most to spend, for `utility=None` or a callable; default 6 × max_epochs epochs.
+        storage: a SQLite file; the study goes on from there when called again. None: in memory.
+        name: the study's name in the file.
+        seed: of the candidates, the trials and the decisions.
+        first: configurations to run before any are chosen.
+        configurations: a fixed pool to choose from, in place of the whole space.
+        pool_size: how many configurations of the space are candidates at a time.
+        stopping: when to stop; default `ft.adaptive()`.
+        coupling: how epochs of a forecast hang together: "comonotone", "averaged", "independent".
+        weights: the extrapolator: a shipped name, a file, or an object of your own.
+        device: where the extrapolator runs.
+        epochs_per_decision: a number, or "auto": deciding takes under 10% of the training time.
+        checkpoint: when trials with a save hook are saved: "switch", "epoch" or "evict".
+        max_suspended: how many frozen trials may stay in memory.
+        memory_left_free: the share of host and device memory that frozen trials leave free.
+        memory_probe: how free memory is measured.
+        deadline: wall time after which the study pauses, as in "2h" or seconds.
+        max_failures: how many trials in a row may fail before the study stops.
+        quiet: show nothing.
+        view: a display of your own.
+
+    Returns:
+        The best trial, the bill and the reason of the stop.
+    """
+    check_train(train)
+    seconds_allowed = None if deadline is None else parse_seconds(deadline)
+    problem = describe_problem(
+        space,
+        max_epochs=max_epochs,
+        bounds=bounds,
+        goal=goal,
+        initial=initial,
+        soft=soft,
+        metric=metric,
+        utility=utility,
+        budget=budget,
+        seed=seed,
+        first=first,
+        configurations=configurations,
+        pool_size=pool_size,
+    )
+    study = Study.of_problem(
+        problem,
+        storage=storage,
+        name=name,
+        stopping=stopping,
+        coupling=coupling,
+        weights=weights,
+        device=device,
+        max_failures=max_failures,
+        epochs_per_decision=epochs_per_decision,
+    )
+    display = view or choose_view(quiet=quiet, stream=sys.stderr)
+
+    def evicted(trial_id: int, epochs: int, saved: int) -> None:
+        study.evicted(trial_id, epochs - saved)
+
+    trials = Trials(
+        train,
+        seed=seed,
+        max_epochs=max_epochs,
+        metric=metric,
+        folder=None if storage is None else checkpoint_folder(storage, name),
+        checkpoint=checkpoint,
+        max_suspended=max_suspended,
+        memory_left_free=memory_left_free,
+        probe=memory_probe,
+        notify=display.note,
+        on_evict=evicted,
+    )
+    with study, trials, Interrupts(display.note) as interrupts, display:
+        return Loop(study, trials, display, interrupts, seconds_allowed).run()
+
+
+class Loop:
+    """Runs a study's steps one after the other, in this process."""
+
+    def __init__(
+        self,
+        study: Study,
+        trials: Trials,
+        display: View,
+        interrupts: Interrupts,
+        seconds_allowed: float | None,
+    ) -> None:
+        self.study, self.trials = study, trials
+        self.display, self.interrupts = display, interrupts
+        self.ends = None if seconds_allowed is None else time.monotonic() + seconds_allowed
+
+    def run(self) -> Result:
+        """Until a stop; then save the current and the best trial."""
+        self.study.resume()
+        self._keep_best()
+        stop: Stop | None = None
+        try:
+            while stop is None:
+                stop = self._pause() or self._one_step()
+        finally:
+            self.trials.finish()
+        self.display.stopped(self._view())
+        return self._result()
+
+    def _one_step(self) -> Stop | None:
+        """A step that is still open (after an interruption), or a new one."""
+        unfinished = self.study.pending()
+        step = unfinished[0] if unfinished else self.study.ask()
+        if isinstance(step, Stop):
+            return step
+        self.display.decided(self._view())
+        try:
+            self._train(step)
+        except TrialFailed as failure:
+            own = failure.trial_id == step.trial_id
+            self.study.fail_trial(
+                failure.trial_id,
+                failure.traceback,
+                seconds=failure.seconds,
+                step_id=step.step_id if own else -1,
+            )
+        return None
+
+    def _train(self, step: Step) -> None:
+        """Each score is durable before the next epoch begins."""
+        known = self.study.history.curves[step.trial_id].epochs
+        for report in self.trials.advance(step, known):
+            if report.replayed:
+                self.study.replayed(step.trial_id, report.epoch, report.seconds)
+            else:
+                self.study.tell(
+                    step,
+                    report.score,
+                    epoch=report.epoch,
+                    seconds=report.seconds,
+                    extra=report.extra,
+                )
+                self._keep_best()
+                self.display.epoch(self._view(), step.trial_id, report.epoch, report.score)
+            if self._should_pause() or self._is_over(step):
+                return
+        if self.trials.is_completed(step.trial_id) and not self._is_over(step):
+            self.study.complete(step)
+
+    def _is_over(self, step: Step) -> bool:
+        """Diverged trials are let go at once."""
+        state = self.study.history.curves[step.trial_id].state
+        if state is TrialState.DIVERGED:
+            self.trials.drop(step.trial_id)
+        return state is not TrialState.ACTIVE
+
+    def _should_pause(self) -> bool:
+        late = self.ends is not None and time.monotonic() > self.ends
+        return self.interrupts.requested or late
+
+    def _pause(self) -> Stop | None:
+        if not self._should_pause():
+            return None
+        interrupted = self.interrupts.requested
+        return self.study.pause(StopReason.INTERRUPTED if interrupted else StopReason.DEADLINE)
+
+    def _keep_best(self) -> None:
+        history = self.study.history
+        if history.best_trial_id is not None and history.best_epoch is not None:
+            self.trials.keep_best(history.best_trial_id, history.best_epoch)
+
+    def _view(self) -> StudyView:
+        return view_of(self.study)
+
+    def _result(self) -> Result:
+        return self.study.result()
+
+
+class Interrupts:
+    """The first Ctrl-C or SIGTERM asks for a pause after the epoch; a second Ctrl-C aborts.
+
+    Handlers are set in the main thread only, and put back at the end.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, notify: Any) -> None:
+        self.requested = False
+        self._notify = notify
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+        self._notify("stopping after this epoch; press Ctrl-C again to abort at once")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

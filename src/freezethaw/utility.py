@@ -1,0 +1,582 @@
+"""What a result is worth: (spent, best score) → utility, falling in spent, rising in quality.
+
+Built-in forms act on q = best where the metric is maximised and q = −best where it is minimised.
+Spending beyond the budget is worth −∞. Every form gives the same value for floats, numpy scalars,
+arrays and tensors (arrays and tensors broadcast; the answer has the kind of the arguments).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import ndtr
+
+from freezethaw.errors import UtilityError
+from freezethaw.records import Goal, Unit
+from freezethaw.units import amount, parse_cost, parse_gain, parse_rate
+
+SLACK = 1 + 1e-9
+"""Sums of measured costs may exceed the budget by rounding alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility(ABC):
+    """(spent, best) → value. `bind` tells it the study's goal and range before it is used."""
+
+    budget: float
+    unit: Unit = "epochs"
+    rate: float | None = None
+    """Price of an hour of training; needed where the unit is money."""
+    goal: Goal = "maximize"
+
+    form: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.budget) and self.budget > 0):
+            raise UtilityError(f"budget={self.budget}: a utility needs a finite budget above 0")
+        if self.unit not in ("epochs", "seconds", "money"):
+            raise UtilityError(f"unit={self.unit!r}: use 'epochs', 'seconds' or 'money'")
+        if self.unit == "money" and not (self.rate is not None and 0 < self.rate < math.inf):
+            raise UtilityError(
+                f"unit='money' with rate={self.rate}: give the price of an hour, rate='$2.5/h'"
+            )
+
+    @abstractmethod
+    def value(self, spent: Any, quality: Any) -> Any:
+        """The utility within the budget; arguments are float64 arrays or tensors."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """In one line, for people."""
+
+    def __call__(self, spent: Any, best: Any) -> Any:
+        """U(spent, best), −∞ beyond the budget."""
+        if _is_tensor(spent) or _is_tensor(best):
+            return self._on_tensors(spent, best)
+        spent, best = np.asarray(spent, np.float64), np.asarray(best, np.float64)
+        value = self.value(spent, best if self.goal == "maximize" else -best)
+        value = np.where(spent <= self.budget * SLACK, value, -np.inf)
+        return value.item() if value.ndim == 0 else value
+
+    def _on_tensors(self, spent: Any, best: Any) -> Any:
+        import torch
+
+        spent = torch.as_tensor(spent, dtype=torch.float64)
+        best = torch.as_tensor(best, dtype=torch.float64)
+        value = self.value(spent, best if self.goal == "maximize" else -best)
+        return torch.where(spent <= self.budget * SLACK, value, -torch.inf)
+
+    def bind(self, *, goal: Goal, low: float, high: float, full: float) -> Utility:  # noqa: ARG002
+        """The same utility for a study of this goal.
+
+        Its scores matter between low and high, and 100% of score is `full`.
+        """
+        return replace(self, goal=goal)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the study's events and utility files."""
+        return {"form": self.form, **{f.name: getattr(self, f.name) for f in fields(self)}}
+
+    @classmethod
+    def from_fields(cls, data: dict[str, Any]) -> Utility:
+        """The inverse of `to_json`, its form already looked up."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Utility):
+    """q − α (b/B)^c: linear (c = 1), quadratic (2), square root (½), or any power above 0."""
+
+    alpha: float
+    c: float = 1.0
+    form: ClassVar[str] = "power"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise UtilityError(
+                f"alpha={self.alpha}: the price of the whole budget cannot be below 0"
+            )
+        if not (math.isfinite(self.c) and self.c > 0):
+            raise UtilityError(
+                f"c={self.c}: the power must be above 0, or spending would be a gain"
+            )
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """q − α (b/B)^c."""
+        return quality - self.alpha * (spent / self.budget) ** self.c
+
+    def describe(self) -> str:
+        """In one line."""
+        if self.alpha == 0:
+            return f"the best score within {amount(self.budget, self.unit)}"
+        kind = {1.0: "linear", 2.0: "quadratic", 0.5: "square root"}.get(
+            self.c, f"power {self.c:g}"
+        )
+        return f"{kind}: {amount(self.budget, self.unit)} cost {self.alpha:.4g} of score"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staircase(Utility):
+    """q − Σ αᵢ 1[b ∈ Aᵢ] with intervals Aᵢ = (low, high]; high may be infinite."""
+
+    steps: tuple[tuple[float, float, float], ...]
+    """(low, high, α) each."""
+    form: ClassVar[str] = "staircase"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", tuple(tuple(map(float, step)) for step in self.steps))
+        for low, high, alpha in self.steps:
+            if not (low < high and math.isfinite(alpha) and alpha >= 0):
+                raise UtilityError(
+                    f"step ({low}, {high}, {alpha}): needs low < high and a price of 0 or more"
+                )
+        edges = sorted({e for low, high, _ in self.steps for e in (low, high) if e < self.budget})
+        prices = [self._price(np.nextafter(e, math.inf)) for e in edges]
+        for edge, before, after in zip(edges[1:], prices, prices[1:], strict=False):
+            if after < before - 1e-12:
+                raise UtilityError(
+                    f"the price falls from {before:g} to {after:g} at {edge:g}: "
+                    "spending more must not be a gain; let the intervals run to infinity"
+                )
+
+    def _price(self, spent: Any) -> Any:
+        price = 0.0 * spent
+        for low, high, alpha in self.steps:
+            price = price + alpha * ((spent > low) & (spent <= high))
+        return price
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """q − Σ αᵢ 1[b ∈ Aᵢ]."""
+        return quality - self._price(spent)
+
+    def describe(self) -> str:
+        """In one line."""
+        steps = ", ".join(f"{alpha:.4g} from {low:g}" for low, _, alpha in self.steps)
+        return f"staircase: {steps or 'free'}; at most {amount(self.budget, self.unit)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Infinite ends become null."""
+        ends = [[lo, None if math.isinf(hi) else hi, a] for lo, hi, a in self.steps]
+        return {**super().to_json(), "steps": ends}
+
+    @classmethod
+    def from_fields(cls, data: dict[str, Any]) -> Utility:
+        """The inverse of `to_json`."""
+        steps = [(lo, math.inf if hi is None else hi, a) for lo, hi, a in data["steps"]]
+        return cls(**{**data, "steps": tuple(steps)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(Utility):
+    """A weighted mix of utilities that share budget and unit; the weights sum to 1."""
+
+    parts: tuple[tuple[float, Utility], ...]
+    form: ClassVar[str] = "mix"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        total = sum(weight for weight, _ in self.parts)
+        if abs(total - 1) > 1e-6 or any(weight < 0 for weight, _ in self.parts):
+            raise UtilityError(
+                f"weights {[w for w, _ in self.parts]}: must be 0 or more and sum to 1"
+            )
+        for _, part in self.parts:
+            if (part.budget, part.unit, part.rate) != (self.budget, self.unit, self.rate):
+                raise UtilityError("parts of a mix must share budget, unit and rate")
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """Σ wᵢ Uᵢ."""
+        return sum(weight * part.value(spent, quality) for weight, part in self.parts)
+
+    def describe(self) -> str:
+        """In one line."""
+        return "mix: " + " + ".join(f"{w:.3g} × ({part.describe()})" for w, part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Parts nested."""
+        return {**super().to_json(), "parts": [[w, part.to_json()] for w, part in self.parts]}
+
+    @classmethod
+    def from_fields(cls, data: dict[str, Any]) -> Utility:
+        """The inverse of `to_json`."""
+        return cls(**{**data, "parts": tuple((w, from_json(p)) for w, p in data["parts"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Custom(Utility):
+    """Any callable (spent, best) → value, in the user's units; it may be scalar-only."""
+
+    function: Callable[[Any, Any], Any]
+    vectorised: bool = field(init=False, default=False)
+    form: ClassVar[str] = "custom"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.function):
+            raise UtilityError(f"{self.function!r} is not callable; pass f(spent, best) → value")
+        object.__setattr__(self, "vectorised", self._takes_arrays())
+
+    def _takes_arrays(self) -> bool:
+        spent, best = np.array([0.1, 0.7]) * self.budget, np.array([0.3, 0.6])
+        try:
+            once = np.asarray(self.function(spent, best), np.float64)
+            each = [
+                float(self.function(float(s), float(q))) for s, q in zip(spent, best, strict=True)
+            ]
+        except Exception:  # whatever a scalar-only function makes of an array
+            return False
+        return once.shape == (2,) and bool(np.array_equal(once, np.array(each), equal_nan=True))
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """The function on user units; one call per element where it cannot take arrays."""
+        best = quality if self.goal == "maximize" else -quality
+        if _is_tensor(spent):
+            import torch
+
+            return torch.as_tensor(np.asarray(self.value(spent.numpy(), quality.numpy())))
+        spent, best = np.broadcast_arrays(spent, best)
+        if self.vectorised:
+            return np.asarray(self.function(spent, best), np.float64)
+        flat = [
+            float(self.function(float(s), float(q)))
+            for s, q in zip(spent.flat, best.flat, strict=True)
+        ]
+        return np.array(flat, np.float64).reshape(spent.shape)
+
+    def bind(self, *, goal: Goal, low: float, high: float, full: float) -> Utility:  # noqa: ARG002
+        """Checked for monotonicity on a grid over the budget and the range of scores."""
+        bound = replace_custom(self, goal)
+        spent = np.linspace(0, self.budget, 13)
+        best = np.linspace(low, high, 13)
+        grid = np.asarray(bound(spent[:, None], best[None, :]))
+        if np.isnan(grid).any() or np.isposinf(grid).any():
+            at = np.argwhere(np.isnan(grid) | np.isposinf(grid))[0]
+            raise UtilityError(
+                f"utility({spent[at[0]]:g}, {best[at[1]]:g}) = {grid[tuple(at)]}: "
+                "must be a number or −inf everywhere within the budget"
+            )
+        better = grid if goal == "maximize" else grid[:, ::-1]
+        _check_falling(-better.T, best if goal == "maximize" else best[::-1], "rise in quality")
+        _check_falling(grid, spent, "fall in spent")
+        return bound
+
+    def describe(self) -> str:
+        """In one line."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"{name}(spent, best); at most {amount(self.budget, self.unit)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """By name only: a callable is given again when the study is opened."""
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return {
+            "form": self.form, "budget": self.budget, "unit": self.unit, "rate": self.rate,
+            "goal": self.goal, "function": name,
+        }  # fmt: skip
+
+    @classmethod
+    def from_fields(cls, data: dict[str, Any]) -> Utility:
+        """Not possible."""
+        raise UtilityError(
+            f"the study's utility is the Python function {data.get('function')!r}, which a file "
+            "cannot hold; pass it again with utility="
+        )
+
+
+def replace_custom(utility: Custom, goal: Goal) -> Custom:
+    """`dataclasses.replace` for a record with a derived field."""
+    return Custom(
+        budget=utility.budget,
+        unit=utility.unit,
+        rate=utility.rate,
+        goal=goal,
+        function=utility.function,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Makarova(Utility):
+    """q above a threshold, −∞ below: the rule of Makarova et al. (2022) as a utility.
+
+    The paper's related work writes U = ỹ if ỹ ≥ c(b), else −∞. The threshold is in user units.
+    """
+
+    threshold: float
+    form: ClassVar[str] = "makarova"
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """q if q ≥ c else −∞."""
+        threshold = self.threshold if self.goal == "maximize" else -self.threshold
+        return _where(quality >= threshold, quality + 0.0 * spent, -math.inf)
+
+    def describe(self) -> str:
+        """In one line."""
+        return f"nothing counts before {self.threshold:g}; at most {amount(self.budget, self.unit)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wilson(Utility):
+    """q until the optimum is probably within ε, then −cost: the rule of Wilson (2024) as a utility.
+
+    The paper's related work writes U = ỹ if P(r ≤ ε) < 1 − δ, else −c_b. The belief about the
+    optimum is normal: P(r ≤ ε) = Φ((ε − (optimum − q)) / spread). It is the one form that falls in
+    quality at one place, by design: being close enough is what makes going on worthless.
+    """
+
+    optimum: float
+    spread: float
+    epsilon: float
+    delta: float = 0.05
+    form: ClassVar[str] = "wilson"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.spread > 0 and self.epsilon >= 0 and 0 < self.delta < 1):
+            raise UtilityError(
+                f"spread={self.spread}, epsilon={self.epsilon}, delta={self.delta}: "
+                "need spread > 0, epsilon ≥ 0 and 0 < delta < 1"
+            )
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """q if P(r ≤ ε) < 1 − δ else −b/B."""
+        optimum = self.optimum if self.goal == "maximize" else -self.optimum
+        close = (self.epsilon - (optimum - quality)) / self.spread
+        if _is_tensor(close):
+            import torch
+
+            chance = torch.special.ndtr(close)
+        else:
+            chance = ndtr(close)
+        return _where(
+            chance < 1 - self.delta, quality + 0.0 * spent, 0.0 * quality - spent / self.budget
+        )
+
+    def describe(self) -> str:
+        """In one line."""
+        return (
+            f"until {self.optimum:g} is {1 - self.delta:.0%} surely within {self.epsilon:g}; "
+            f"at most {amount(self.budget, self.unit)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth(Utility):
+    """Linear, from an exchange rate: `gain` of score is worth `cost` of the unit.
+
+    What "1%" is depends on the study's range of scores, so the slope is fixed by `bind`; the budget
+    is where a perfect score no longer pays.
+    """
+
+    gain: float
+    """In score, or as a share of the range where `relative`."""
+    cost: float
+    relative: bool = False
+    form: ClassVar[str] = "worth"
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """As if scores ran from 0 to 1; a study binds it to its own range."""
+        return quality - spent * (self.gain / self.cost)
+
+    def bind(self, *, goal: Goal, low: float, high: float, full: float) -> Utility:
+        """The linear utility whose budget is where a perfect score no longer pays."""
+        span = high - low
+        gain = self.gain * full if self.relative else self.gain
+        budget = span / gain * self.cost
+        return Power(budget=budget, unit=self.unit, rate=self.rate, goal=goal, alpha=span)
+
+    def describe(self) -> str:
+        """In one line."""
+        gain = f"{self.gain:.3%}" if self.relative else f"{self.gain:g}"
+        return f"{gain} of score is worth {amount(self.cost, self.unit)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unavailable(Utility):
+    """Stands for a Python function in a study that was opened without it; its value is NaN."""
+
+    function: str
+    form: ClassVar[str] = "custom"
+
+    def value(self, spent: Any, quality: Any) -> Any:
+        """Not known."""
+        return (spent + quality) * math.nan
+
+    def describe(self) -> str:
+        """In one line."""
+        return f"{self.function}(spent, best); at most {amount(self.budget, self.unit)}"
+
+
+_FORMS: dict[str, type[Utility]] = {
+    form.form: form for form in (Power, Staircase, Mix, Custom, Makarova, Wilson, Worth)
+}
+
+
+def from_json(data: dict[str, Any]) -> Utility:
+    """A utility from what `to_json` wrote."""
+    data = dict(data)
+    form = data.pop("form", None)
+    if form not in _FORMS:
+        raise UtilityError(f"utility form {form!r}: known are {', '.join(_FORMS)}")
+    try:
+        return _FORMS[form].from_fields(data)
+    except TypeError as error:
+        raise UtilityError(f"utility of form {form!r}: {error}") from error
+
+
+def from_stored(data: dict[str, Any]) -> Utility:
+    """Like `from_json`, but a Python function comes back as `Unavailable`."""
+    if data.get("form") == Custom.form:
+        return Unavailable(**{key: value for key, value in data.items() if key != "form"})
+    return from_json(data)
+
+
+# ── what users call ──────────────────────────────────────────────────────────────────────────────
+
+
+def power(
+    *, alpha: float, c: float, budget: float, unit: Unit = "epochs", rate: str | float | None = None
+) -> Utility:
+    """q − α (b/B)^c for any c > 0: spending the whole budget costs α of score."""
+    return Power(alpha=alpha, c=c, budget=budget, unit=unit, rate=parse_rate(rate))
+
+
+def linear(
+    *, alpha: float, budget: float, unit: Unit = "epochs", rate: str | float | None = None
+) -> Utility:
+    """q − α b/B: every unit of the budget costs the same."""
+    return power(alpha=alpha, c=1.0, budget=budget, unit=unit, rate=rate)
+
+
+def quadratic(
+    *, alpha: float, budget: float, unit: Unit = "epochs", rate: str | float | None = None
+) -> Utility:
+    """q − α (b/B)²: cheap at first, ever dearer."""
+    return power(alpha=alpha, c=2.0, budget=budget, unit=unit, rate=rate)
+
+
+def square_root(
+    *, alpha: float, budget: float, unit: Unit = "epochs", rate: str | float | None = None
+) -> Utility:
+    """q − α √(b/B): dear at first, ever cheaper."""
+    return power(alpha=alpha, c=0.5, budget=budget, unit=unit, rate=rate)
+
+
+def hard_budget(
+    budget: float, *, unit: Unit = "epochs", rate: str | float | None = None
+) -> Utility:
+    """The best score within the budget; spending less earns nothing."""
+    return power(alpha=0.0, c=1.0, budget=budget, unit=unit, rate=rate)
+
+
+def staircase(
+    steps: Sequence[tuple[float, ...]],
+    *,
+    budget: float,
+    unit: Unit = "epochs",
+    rate: str | float | None = None,
+) -> Utility:
+    """q − Σ αᵢ 1[b ∈ Aᵢ]: each step is (from, α), which lasts, or (low, high, α)."""
+    whole = tuple(
+        (float(s[0]), math.inf, float(s[1]))
+        if len(s) == 2
+        else (float(s[0]), float(s[1]), float(s[2]))
+        for s in steps
+    )
+    return Staircase(steps=whole, budget=budget, unit=unit, rate=parse_rate(rate))
+
+
+def mix(parts: Sequence[tuple[float, Utility]]) -> Utility:
+    """A weighted mix; the weights sum to 1 and the parts share budget and unit."""
+    if not parts:
+        raise UtilityError("mix([]): needs at least one (weight, utility)")
+    one = parts[0][1]
+    return Mix(parts=tuple(parts), budget=one.budget, unit=one.unit, rate=one.rate)
+
+
+def custom(
+    function: Callable[[Any, Any], Any],
+    *,
+    budget: float,
+    unit: Unit = "epochs",
+    rate: str | float | None = None,
+) -> Utility:
+    """Any f(spent, best) → value in your own units; must fall in spent and rise in quality."""
+    return Custom(function=function, budget=budget, unit=unit, rate=parse_rate(rate))
+
+
+def makarova(
+    threshold: float, *, budget: float, unit: Unit = "epochs", rate: str | float | None = None
+) -> Utility:
+    """Nothing counts below the threshold, only quality above it (Makarova et al., 2022)."""
+    return Makarova(threshold=threshold, budget=budget, unit=unit, rate=parse_rate(rate))
+
+
+def wilson(
+    *,
+    optimum: float,
+    spread: float,
+    epsilon: float,
+    delta: float = 0.05,
+    budget: float,
+    unit: Unit = "epochs",
+    rate: str | float | None = None,
+) -> Utility:
+    """Quality counts until the optimum is probably within ε, then only cost (Wilson, 2024)."""
+    return Wilson(
+        optimum=optimum, spread=spread, epsilon=epsilon, delta=delta,
+        budget=budget, unit=unit, rate=parse_rate(rate),
+    )  # fmt: skip
+
+
+def worth(gain: str | float, cost: str | float, *, rate: str | float | None = None) -> Utility:
+    """`worth("1% accuracy", "$20", rate="$2.5/h")`: the linear utility of an exchange rate.
+
+    `gain` is a percentage of the range of scores or a number in the metric's units (words after it
+    are for the reader); `cost` is money ("$20"), time ("90min", "2h", "1d") or "30 epochs".
+    """
+    number, relative = parse_gain(gain)
+    value, unit = parse_cost(cost)
+    if number <= 0 or value <= 0:
+        raise UtilityError(f"worth({gain!r}, {cost!r}): both must be above 0")
+    return Worth(
+        gain=number,
+        cost=value,
+        relative=relative,
+        budget=value / number,
+        unit=unit,
+        rate=parse_rate(rate),
+    )
+
+
+# ── helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_tensor(value: Any) -> bool:
+    """Without importing torch: a tensor comes from a process that has."""
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _where(condition: Any, value: Any, other: Any) -> Any:
+    if _is_tensor(condition):
+        import torch
+
+        return torch.where(condition, value, other)
+    return np.where(condition, value, other)
+
+
+def _check_falling(grid: Any, at: Any, rule: str) -> None:
+    """Raise where values along the first axis rise."""
+    scale = np.ptp(grid[np.isfinite(grid)]) if np.isfinite(grid).any() else 0.0
+    with np.errstate(invalid="ignore"):
+        rises = np.argwhere(grid[1:] - grid[:-1] > 1e-9 * max(scale, 1e-300))
+    if len(rises):
+        row = rises[0][0]
+        raise UtilityError(
+            f"the utility must {rule}, and does not between {at[row]:g} and {at[row + 1]:g}"
+        )
