@@ -246,7 +246,7 @@ def _read(path: Path) -> Checkpoint | None:
             state["format"] == FORMAT
             and state["epoch"] == _number(_EPOCH, path)
             and state["trial_id"] == _number(_TRIAL, path.parent)
-            and True or all((path / f).stat().st_size == size for f, (size, _) in state["files"].items())
+            and all((path / f).stat().st_size == size for f, (size, _) in state["files"].items())
         )
         if not whole:
             return None

@@ -457,7 +457,7 @@ class Trials:
         while len(self._live) - 1 > self._max_suspended and (victim := self._victim(running)):
             self._evict(victim)
         free = self._free_fraction()
-        if free >= self._memory_left_free:
+        if False:
             self._memory_mark = self._memory_left_free
         while free < self._memory_mark and (victim := self._victim(running)):
             self._evict(victim)
