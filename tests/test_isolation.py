@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from freezethaw.isolation import Isolation, RandomState, trial_seed
+from freezethaw.isolation import Isolation, RandomState
 
 
 def draw() -> tuple[float, float, float]:
@@ -93,12 +93,6 @@ class Suspendable:
 
     def close(self) -> None:
         self.isolation.run(self.generator.close)
-
-
-def test_a_trials_seed_never_changes():
-    assert trial_seed(0, 12) == 0x2383BF77
-    assert trial_seed(0, 13) != trial_seed(1, 12) != trial_seed(0, 12)
-    assert all(0 <= trial_seed(s, t) < 2**32 for s in range(20) for t in range(20))
 
 
 def test_equal_seeds_draw_alike_and_others_do_not():
@@ -323,6 +317,65 @@ old.close(), again.close()
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+class FakeCuda:
+    """Two devices whose streams are one number each, behind torch.cuda's functions."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, started: bool) -> None:
+        self.started = started
+        self.streams = [0, 0]
+        patch.setattr(torch.cuda, "is_initialized", lambda: self.started)
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 2)
+        patch.setattr(torch.cuda, "init", self.init)
+        patch.setattr(torch.cuda, "manual_seed_all", self.seed)
+        patch.setattr(torch.cuda, "get_rng_state_all", self.get)
+        patch.setattr(torch.cuda, "set_rng_state", self.set)
+
+    def init(self) -> None:
+        self.started = True
+
+    def seed(self, seed: int) -> None:
+        self.streams = [seed, seed]
+
+    def get(self) -> list[torch.Tensor]:
+        assert self.started
+        return [torch.tensor(list(s.to_bytes(8, "big")), dtype=torch.uint8) for s in self.streams]
+
+    def set(self, state: torch.Tensor, device: int) -> None:
+        assert self.started, "a seed queued before would override it"
+        self.streams[device] = int.from_bytes(state.numpy().tobytes(), "big")
+
+    def draw(self) -> list[int]:
+        self.started = True
+        self.streams = [stream + 1 + device for device, stream in enumerate(self.streams)]
+        return self.streams
+
+
+def test_every_cuda_device_has_the_trials_stream(monkeypatch: pytest.MonkeyPatch):
+    cuda = FakeCuda(monkeypatch, started=True)
+    cuda.streams = [40, 50]
+    one, other = Isolation(100), Isolation(200)
+    assert one.run(cuda.draw) == [101, 102]
+    assert other.run(cuda.draw) == [201, 202]
+    assert one.run(cuda.draw) == [102, 104]
+    assert cuda.streams == [40, 50]
+    assert one.random is not None
+    cuda.started = False  # a new process thaws it before CUDA has started
+    RandomState.from_json(one.random.to_json()).restore()
+    assert cuda.streams == [102, 104]
+
+
+def test_cuda_that_starts_in_one_trial_is_seeded_for_all(monkeypatch: pytest.MonkeyPatch):
+    cuda = FakeCuda(monkeypatch, started=False)
+    torch.manual_seed(5)
+    early, starts = Isolation(100), Isolation(200)
+    early.run(draw)
+    assert starts.run(cuda.draw) == [201, 202]
+    assert cuda.streams == [5, 5]  # what the caller had asked for
+    assert early.run(cuda.draw) == [101, 102]
+    assert cuda.streams == [5, 5]
 
 
 @pytest.mark.gpu

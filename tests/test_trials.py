@@ -20,6 +20,7 @@ from freezethaw.checkpoints import CheckpointStore
 from freezethaw.errors import CheckpointError, ConfigError, TrainError
 from freezethaw.executors import Executor
 from freezethaw.records import Step
+from freezethaw.seeds import trial_seed
 from freezethaw.trials import Report, Trial, TrialFailed, Trials
 
 MAX_EPOCHS = 6
@@ -199,7 +200,13 @@ def test_a_trial_starts_from_its_seed_and_knows_it():
     assert one.extra["seed"] != other.extra["seed"]
     assert one.score == random.Random(one.extra["seed"]).random()
     assert one.extra["epoch"] == 1
-    assert Bench(train, seed=1).run(1)[0].extra["seed"] != one.extra["seed"]
+    assert one.extra["seed"] == trial_seed(0, 1)
+    assert Bench(train, seed=1).run(1)[0].extra["seed"] == trial_seed(1, 1)
+
+
+def test_a_trials_seed_never_changes():
+    assert trial_seed(0, 12) == 0x2383BF77
+    assert len({trial_seed(study, trial) for study in range(20) for trial in range(20)}) == 400
 
 
 def test_modes_are_the_trials_own_through_failure_and_end():
@@ -467,6 +474,28 @@ def test_out_of_memory_that_frozen_trials_cause_is_tried_again_without_them():
     gc.collect()
     with pytest.raises(TrialFailed, match="MemoryError"):
         bench.run(4)
+
+
+def test_epochs_reported_before_memory_ran_out_are_not_reported_as_new_again():
+    fail_in = [3]
+
+    def train(trial: Trial) -> Iterator[float]:
+        for epoch in trial.epochs():
+            if trial.trial_id == 1 and epoch in fail_in:
+                fail_in.clear()
+                raise MemoryError
+            yield epoch
+
+    bench = Bench(train)
+    bench.run(2)
+    assert [(r.epoch, r.replayed) for r in bench.run(1, 4)] == [
+        (1, False),
+        (2, False),
+        (1, True),
+        (2, True),
+        (3, False),
+        (4, False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -824,6 +853,29 @@ def test_the_last_epoch_is_saved_and_the_trial_let_go(folder: Path):
     assert bench.in_memory() == 0
 
 
+def test_a_trial_left_at_its_last_report_is_let_go_at_the_next_switch(folder: Path):
+    bench = Bench(counting(), folder, checkpoint="evict")
+    for report in bench.trials.advance(bench.step(1, to=MAX_EPOCHS), 0):
+        if report.epoch == MAX_EPOCHS:
+            break
+    assert bench.in_memory() == 1
+    bench.run(2)
+    assert bench.in_memory() == 1
+    assert saved(folder) == {1: [MAX_EPOCHS]}
+
+
+def test_a_dropped_trial_is_closed_and_not_saved(folder: Path):
+    bench = Bench(counting(), folder, checkpoint="epoch")
+    seen = []
+    for report in bench.trials.advance(bench.step(1, to=3), 0):
+        seen.append(report.epoch)
+        bench.trials.drop(1)
+        bench.trials.drop(1)
+    assert seen == [1]
+    assert bench.in_memory() == 0
+    assert saved(folder) == {}
+
+
 def test_at_the_end_the_current_and_the_best_are_saved_though_one_fails(folder: Path):
     def train(trial: Trial) -> Iterator[float]:
         trial.on_freeze(lambda folder: 1 / (trial.trial_id - 1))
@@ -833,8 +885,10 @@ def test_at_the_end_the_current_and_the_best_are_saved_though_one_fails(folder: 
     for trial in (1, 2, 3):
         bench.run(trial)
     bench.trials.keep_best(1, 1)
-    with pytest.raises(TrialFailed, match="trial 1"):
-        bench.trials.finish(2)
+    bench.trials.finish(2)
+    assert len(bench.told) == 1
+    assert "the save hook of trial 1 raised" in bench.told[0]
+    assert "ZeroDivisionError" in bench.told[0]
     assert saved(folder) == {2: [1]}
     assert bench.in_memory() == 0
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import contextvars
-import hashlib
 import json
 import random
 import sys
@@ -26,12 +25,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
-
-
-def trial_seed(study_seed: int, trial_id: int) -> int:
-    """The 32-bit seed of one trial, the same on every machine and in every process."""
-    digest = hashlib.sha256(f"freezethaw trial {study_seed} {trial_id}".encode()).digest()
-    return int.from_bytes(digest[:4], "big")
 
 
 def loaded_torch() -> Any:

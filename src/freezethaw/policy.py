@@ -356,7 +356,7 @@ def _fans(policy: Policy, look: _Look, history: History, candidates: Candidates)
                 trial_id=candidates.ids[row],
                 epochs=tuple(int(epoch) for epoch in queries.epochs[ahead]),
                 levels=FAN_LEVELS,
-                scores=tuple(tuple(float(v) for v in epoch) for epoch in scores),
+                scores=tuple(tuple(float(v) for v in level) for level in scores.T),
             )
         )
     return tuple(fans)

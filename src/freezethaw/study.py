@@ -367,6 +367,18 @@ class Study:
             return None
         return CheckpointStore(storages.checkpoint_folder(self._storage, self.name))
 
+    def needed_checkpoints(self, only_best: bool = False) -> set[tuple[int, int]]:
+        """(trial, epoch) of the checkpoints that going on, or the best model, still needs."""
+        store, history = self.checkpoints, self.history
+        needed = set()
+        if history.best_trial_id is not None and history.best_epoch is not None:
+            needed.add((history.best_trial_id, history.best_epoch))
+        for curve in history.curves.values():
+            newest = store.newest(curve.trial_id, at_most=curve.epochs) if store else None
+            if newest and curve.state is TrialState.ACTIVE and not only_best:
+                needed.add((curve.trial_id, newest.epoch))
+        return needed
+
     def best(self) -> Best | None:
         """The best trial so far and where its model is."""
         history = self.history

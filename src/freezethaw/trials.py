@@ -24,9 +24,10 @@ from typing import Any, Literal, Self, TypeAlias
 from freezethaw import isolation
 from freezethaw.checkpoints import Checkpoint, CheckpointStore, HookFailedError
 from freezethaw.errors import CheckpointError, ConfigError, TrainError
-from freezethaw.isolation import Isolation, loaded_torch, trial_seed
+from freezethaw.isolation import Isolation, loaded_torch
 from freezethaw.memory import MemoryProbe, SystemMemory
 from freezethaw.records import Params, Step
+from freezethaw.seeds import trial_seed
 from freezethaw.trial import (
     Link,
     TrainFunction,
@@ -194,9 +195,7 @@ class Trials:
             if self._policy == "epoch":
                 self._save(live)
         if live.epoch >= self._max_epochs:
-            self._save(live)
-            self._discard(live)
-            _reclaim_memory()
+            self._retire(live)
 
     def replay_epochs(self, trial_id: int, known_epochs: int) -> int:
         """How many known epochs `advance` would have to train again before the first new one."""
@@ -240,23 +239,33 @@ class Trials:
 
     # ------------------------------------------------------------------ the end
 
+    def drop(self, trial_id: int) -> None:
+        """Let go of a trial that will not be trained further, such as a diverged one."""
+        live = self._live.get(trial_id)
+        if live is not None:
+            self._discard(live)
+            _reclaim_memory()
+
     def finish(self, current_trial_id: int | None = None) -> None:
         """Save the current trial and the best, then let go of all. Checkpoints stay.
 
-        The current one is the last that was advanced unless another is given. Both are tried and
-        everything is let go before the first error is raised.
+        The current one is the last that was advanced unless another is given. A hook that raises
+        is told: there is nothing left to train for which the trial would have to fail. Both are
+        tried and everything is let go before a full disk is raised as a `CheckpointError`.
         """
         current = self._current if current_trial_id is None else current_trial_id
         best = None if self._best is None else self._best[0]
-        errors: list[Exception] = []
+        errors: list[CheckpointError] = []
         try:
             for trial_id in dict.fromkeys((best, current)):
                 live = None if trial_id is None else self._live.get(trial_id)
                 if live is not None:
                     try:
                         self._save(live)
-                    except (TrialFailed, CheckpointError) as error:
+                    except CheckpointError as error:
                         errors.append(error)
+                    except TrialFailed as failure:
+                        self._notify(f"a network could not be saved: {failure.traceback.strip()}")
         finally:
             self._discard_all()
         if errors:
@@ -410,9 +419,17 @@ class Trials:
         """Before another trial is trained (with "epoch": before any), save the last one."""
         previous = None if self._current is None else self._live.get(self._current)
         switched = self._policy == "switch" and self._current != trial_id
-        if previous is not None and (switched or self._policy == "epoch"):
+        if previous is not None and previous.epoch >= self._max_epochs:
+            self._retire(previous)  # its iterator was dropped at the last report
+        elif previous is not None and (switched or self._policy == "epoch"):
             self._save(previous)
         self._current = trial_id
+
+    def _retire(self, live: _Live) -> None:
+        """Save a trial that has been trained to its end, and let it go."""
+        self._save(live)
+        self._discard(live)
+        _reclaim_memory()
 
     def _save(self, live: _Live) -> None:
         """Save a trial that has a hook, unless its newest checkpoint is of this epoch."""
@@ -457,7 +474,7 @@ class Trials:
         while len(self._live) - 1 > self._max_suspended and (victim := self._victim(running)):
             self._evict(victim)
         free = self._free_fraction()
-        if False:
+        if free >= self._memory_left_free:
             self._memory_mark = self._memory_left_free
         while free < self._memory_mark and (victim := self._victim(running)):
             self._evict(victim)

@@ -554,6 +554,16 @@ def worth(gain: str | float, cost: str | float, *, rate: str | float | None = No
     )
 
 
+def with_budget(utility: Utility, budget: float) -> Utility:
+    """The same prices with another budget: what a unit costs stays as it is at the old budget."""
+    scaled: dict[str, Any] = {"budget": budget}
+    if isinstance(utility, Power):
+        scaled["alpha"] = utility.alpha * (budget / utility.budget) ** utility.c
+    elif isinstance(utility, Mix):
+        scaled["parts"] = tuple((w, with_budget(part, budget)) for w, part in utility.parts)
+    return replace(utility, **scaled)
+
+
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -36,6 +36,9 @@ class Executor(Protocol):
     def best_checkpoint(self, trial_id: int, epoch: int) -> Path | None:
         """Where the network of that epoch is on disk."""
 
+    def drop(self, trial_id: int) -> None:
+        """Let go of a trial that will not be trained further."""
+
     def finish(self, current_trial_id: int | None = None) -> None:
         """Save the current and the best trial, and let go of all."""
 
