@@ -350,7 +350,7 @@ class FakeCuda:
     def draw(self) -> list[int]:
         self.started = True
         self.streams = [stream + 1 + device for device, stream in enumerate(self.streams)]
-        return self.streams
+        return list(self.streams)
 
 
 def test_every_cuda_device_has_the_trials_stream(monkeypatch: pytest.MonkeyPatch):

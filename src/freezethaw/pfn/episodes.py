@@ -42,10 +42,12 @@ def make_episode(tasks: Tasks, draw: Draws, *, context: int, queries: int) -> Ep
 def sample_prefixes(tasks: Tasks, draw: Draws, context: int) -> Tensor:
     """How many epochs of each curve are in the context: [B, N], 0 for those never started."""
     batch, configs = tasks.x.shape[:2]
-    # Total points log-uniform: the first decisions of a study matter as much as the last.
-    points = torch.exp(draw.uniform(batch, 1, high=math.log(context))).floor()
+    # Total points uniform or log-uniform: the first decisions of a study matter as much as the last.
+    early = torch.exp(draw.uniform(batch, 1, high=math.log(context)))
+    anywhere = draw.uniform(batch, 1, low=1.0, high=context)
+    points = torch.where(draw.chance(0.5, batch, 1), early, anywhere).floor()
     points = points * ~draw.chance(0.03, batch, 1)
-    most = torch.minimum(points, torch.full_like(points, configs / 2)).clamp_min(1)
+    most = points.clamp(1, 0.75 * configs)
     started = torch.exp(draw.uniform(batch, 1) * most.log()).ceil()
     last = tasks.max_epochs.long().clamp_min(1) - 1
     final = tasks.y.gather(-1, last.view(-1, 1, 1).expand(batch, configs, 1)).squeeze(-1)

@@ -29,6 +29,10 @@ from freezethaw.pfn.prior import Draws, sample_tasks
 AVERAGE_OVER = 1500
 """Steps in the exponential moving average of the weights, which is what is kept."""
 
+LOG_EVERY = 500
+"""Steps."""
+COMPILE_MODE = "reduce-overhead"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -110,7 +114,8 @@ class Trainer:
         self.loss: Callable[[Episode], Tensor] = self._loss
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-            self.loss = torch.compile(self._loss, dynamic=False)
+            # The kernels are short: launched one by one they would wait for Python.
+            self.loss = torch.compile(self._loss, dynamic=False, mode=COMPILE_MODE)
 
     def _loss(self, episode: Episode) -> Tensor:
         """Eq. 1: mean −log density of the queries, in nats."""
@@ -130,8 +135,9 @@ class Trainer:
         rate = min(1.0, done / plan.warm_up) * 0.5 * (1 + math.cos(math.pi * done))
         for group in self.optimizer.param_groups:
             group["lr"] = plan.learning_rate * rate + 1e-7
-        loss = self.loss(self.source.next())
+        # Before the loss: a replayed graph writes gradients where the last ones lay.
         self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.source.next())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimizer.step()
@@ -141,20 +147,22 @@ class Trainer:
             torch._foreach_lerp_(
                 list(self.average.parameters()), list(self.network.parameters()), share
             )
-        return loss.detach()
+        return loss.detach().clone()
 
     def run(self, pause_after: float, log: Callable[[dict[str, float]], None]) -> bool:
         """Train until the plan's minutes are over (True) or for `pause_after` minutes (False)."""
         self.step()  # compiles, which is not training time
         began, before = time.monotonic(), self.seconds
         recent: list[Tensor] = []
+        logged = self.steps
         while self.seconds < 60 * self.plan.minutes:
             recent.append(self.step())
             if len(recent) == 50:  # .item() waits for the device: seldom
                 loss = torch.stack(recent).mean().item()
                 recent.clear()
                 self.seconds = before + time.monotonic() - began
-                if self.steps % 500 == 0:
+                if self.steps >= logged + LOG_EVERY:
+                    logged = self.steps
                     log({"step": self.steps, "seconds": round(self.seconds, 1), "nll": loss})
                 if self.seconds - before > 60 * pause_after:
                     return False
