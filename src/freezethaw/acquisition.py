@@ -2,7 +2,7 @@
 
 The extrapolator forecasts each (candidate, epoch) on its own; what counts is the best score along
 the way. How the running maximum is taken is a named strategy, a `Coupling`. All three answer with
-mass per bin, so that gain and chance are sums over bins.
+the survival function at the bin borders, so that gain and chance are sums over bins.
 
 Shapes: n candidates, q query epochs, k bins, l distinct costs.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from freezethaw.errors import ConfigError
-from freezethaw.extrapolator import Posterior, Queries, survival
+from freezethaw.extrapolator import Posterior, Queries
 
 CHUNK = 64
 """Candidates per forecast: 64 × 50 epochs × 1,000 bins is 13 MB, small enough for caches."""
@@ -30,32 +30,53 @@ COST_LEVELS = 96
 class Coupling(Protocol):
     """How the epochs of one curve hang together."""
 
-    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
-        """Mass [n, q, k] per epoch → mass of the maximum over epochs so far."""
+    def survival_of_max(
+        self, mass: Tensor, borders: Tensor, first: int, generator: torch.Generator
+    ) -> Tensor:
+        """Mass per epoch [n, q, k] → P(best score up to the epoch > border) [n, q, k − first].
+
+        Borders run from the top down: k − 1, …, `first` (the lower border of bin `first`).
+        """
         ...
+
+
+def survival_from_top(mass: Tensor, first: int) -> Tensor:
+    """P(y > border) per epoch, borders from the top down: small chances keep their digits."""
+    return mass[..., first:].flip(-1).cumsum(-1)
 
 
 @dataclass(frozen=True)
 class Comonotone:
     """One quantile level for the whole curve: G_t = min over s ≤ t of F_s, exact at borders."""
 
-    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    def survival_of_max(
+        self,
+        mass: Tensor,
+        borders: Tensor,  # noqa: ARG002
+        first: int,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
         """The running maximum of the survival function."""
-        above = survival(mass).cummax(dim=1).values
-        return above[..., :-1] - above[..., 1:]
+        above = list(survival_from_top(mass, first).unbind(1))
+        for t in range(1, len(above)):  # five times faster than cummax along a strided axis
+            above[t] = torch.maximum(above[t - 1], above[t])
+        return torch.stack(above, dim=1)
 
 
 @dataclass(frozen=True)
 class Independent:
     """Epochs independent of each other: G_t = Π over s ≤ t of F_s. Inflates the maximum."""
 
-    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    def survival_of_max(
+        self,
+        mass: Tensor,
+        borders: Tensor,  # noqa: ARG002
+        first: int,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
         """Through logarithms, so that small chances keep their digits."""
-        below = torch.log1p(-survival(mass).clamp(0, 1 - 1e-7)).cumsum(dim=1)
-        above = -torch.expm1(below)
-        # The lowest border is certain to be exceeded; clamping must not eat that.
-        above = torch.cat([torch.ones_like(above[..., :1]), above[..., 1:]], dim=-1)
-        return above[..., :-1] - above[..., 1:]
+        below = torch.log1p(-survival_from_top(mass, first).clamp(0, 1))
+        return -torch.expm1(below.cumsum(dim=1))
 
 
 @dataclass(frozen=True)
@@ -65,16 +86,19 @@ class Averaged:
     samples: int = 1000
     group: int = 5
 
-    def running_max(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
+    def survival_of_max(
+        self, mass: Tensor, borders: Tensor, first: int, generator: torch.Generator
+    ) -> Tensor:
         """`samples × group` draws per point."""
-        return torch.stack([self._one(row, borders, generator) for row in mass])
+        counted = torch.stack([self._count(row, borders, generator) for row in mass])
+        return survival_from_top(counted, first)
 
-    def _one(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
+    def _count(self, mass: Tensor, borders: Tensor, generator: torch.Generator) -> Tensor:
         epochs, bins = mass.shape
         draws = torch.multinomial(
             mass, self.samples * self.group, replacement=True, generator=generator
         )
-        within = torch.rand(draws.shape, generator=generator, dtype=mass.dtype)
+        within = torch.rand(draws.shape, generator=generator, dtype=mass.dtype, device=mass.device)
         borders = borders.to(mass.dtype)
         y = borders[draws] + within * (borders[draws + 1] - borders[draws])
         best = y.view(epochs, self.samples, self.group).mean(-1).cummax(dim=0).values
@@ -130,10 +154,16 @@ def acquire(
     posterior: Posterior, prospects: Prospects, coupling: Coupling, generator: torch.Generator
 ) -> Acquisition:
     """A(n) for every candidate, in chunks so that memory does not grow with their number."""
-    pieces = [
-        _gains(posterior, prospects, slice(start, start + CHUNK), coupling, generator)
-        for start in range(0, len(prospects.epochs_seen), CHUNK)
-    ]
+    levels, level_of = cost_levels(prospects)
+    tables: GainTable | None = None  # the same for all chunks, once the bins are known
+    pieces = []
+    for start in range(0, len(prospects.epochs_seen), CHUNK):
+        rows = slice(start, start + CHUNK)
+        part = _take(prospects, rows)
+        mass, borders = _masses(posterior, part)
+        tables = tables or gain_table(prospects, levels, borders)
+        expected = expectation(mass, borders, tables.gain, level_of[rows], coupling, generator)
+        pieces.append(expected.masked_fill(~_ahead(part), -1.0))
     gains = torch.cat(pieces).double().numpy()
     target = gains.argmax(axis=1)
     return Acquisition(gain=gains[np.arange(len(gains)), target], target=target)
@@ -148,30 +178,35 @@ def chances(
 ) -> NDArray[np.float64]:
     """p_b for some candidates: the largest chance, over targets, that the utility rises (Eq. 7)."""
     part = _take(prospects, rows)
-    best = _best_mass(posterior, part, coupling, generator)
     levels, level_of = cost_levels(part)
-    table = gain_table(part, levels, best.borders)
-    chance = (best.mass @ table.share.to(best.mass.dtype).T).gather(-1, level_of.unsqueeze(-1))
-    chance = chance.squeeze(-1).masked_fill(~_ahead(part), 0.0)
+    mass, borders = _masses(posterior, part)
+    table = gain_table(part, levels, borders)
+    chance = expectation(mass, borders, table.share, level_of, coupling, generator)
+    chance = chance.masked_fill(~_ahead(part), 0.0)
     return np.asarray(chance.amax(dim=1).clamp(0, 1).double().numpy())
 
 
-def _gains(
-    posterior: Posterior,
-    prospects: Prospects,
-    rows: slice,
+def expectation(
+    mass: Tensor,
+    borders: Tensor,
+    table: Tensor,
+    level_of: Tensor,
     coupling: Coupling,
     generator: torch.Generator,
 ) -> Tensor:
-    """Expected gains of a chunk: [n, q], −1 where the epoch is already seen."""
-    part = _take(prospects, rows)
-    best = _best_mass(posterior, part, coupling, generator)
-    levels, level_of = cost_levels(part)
-    table = gain_table(part, levels, best.borders)
-    first = int(table.gain.amax(0).nonzero()[0]) if bool(table.gain.any()) else 0
-    worth = table.gain[:, first:].to(best.mass.dtype)  # bins below can gain nothing
-    gains = (best.mass[..., first:] @ worth.T).gather(-1, level_of.unsqueeze(-1)).squeeze(-1)
-    return gains.masked_fill(~_ahead(part), -1.0)
+    """Σ over bins of P(best in bin) × table: [n, q]. Bins under the first non-zero one are skipped.
+
+    Summed by parts: P(best > border) × the table's rise at that border.
+    """
+    column = table.amax(0).numpy()
+    worth = np.flatnonzero(column > 0)
+    if not worth.size:
+        return torch.zeros(mass.shape[:2], dtype=mass.dtype)
+    first = int(worth[0])
+    rise = torch.diff(table[:, first:], dim=1, prepend=torch.zeros_like(table[:, :1]))
+    above = coupling.survival_of_max(mass, borders, first, generator)  # [n, q, k − first]
+    per_level = above @ rise.flip(-1).to(mass.dtype).T  # [n, q, l]
+    return per_level.gather(-1, level_of.unsqueeze(-1)).squeeze(-1)
 
 
 def _take(prospects: Prospects, rows: slice | NDArray[np.int64]) -> Prospects:
@@ -194,24 +229,16 @@ def _ahead(prospects: Prospects) -> Tensor:
     return torch.from_numpy(prospects.queries.epochs[None, :] > prospects.epochs_seen[:, None])
 
 
-@dataclass(frozen=True, eq=False)
-class _BestMass:
-    mass: Tensor
-    borders: Tensor
-
-
-def _best_mass(
-    posterior: Posterior, part: Prospects, coupling: Coupling, generator: torch.Generator
-) -> _BestMass:
+def _masses(posterior: Posterior, part: Prospects) -> tuple[Tensor, Tensor]:
     """Forecast, with epochs already seen put at the bottom so that they cannot raise a maximum."""
     forecast = posterior.forecast(part.queries)
     mass, borders = forecast.mass.cpu(), forecast.borders.double().cpu()
-    ahead = _ahead(part)
-    if not bool(ahead.all()):
+    seen = ~_ahead(part)
+    if seen.numpy().any():
         bottom = torch.zeros_like(mass[:1, :1])
         bottom[..., 0] = 1
-        mass = torch.where(ahead.unsqueeze(-1), mass, bottom)
-    return _BestMass(coupling.running_max(mass, borders, generator), borders)
+        mass = torch.where(seen.unsqueeze(-1), bottom, mass)
+    return mass, borders
 
 
 def cost_levels(prospects: Prospects) -> tuple[NDArray[np.float64], Tensor]:
