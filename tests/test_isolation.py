@@ -295,7 +295,7 @@ def train(trial):
         yield float(torch.rand(()))
         yield float(torch.is_grad_enabled())
 
-trials = Trials(train, seed=0, max_epochs=3)
+trials = Trials(train, max_epochs=3)
 def step(trial_id, epoch):
     step = Step(step_id=0, trial_id=trial_id, params={}, from_epoch=epoch - 1, to_epoch=epoch,
                 seed=0)
@@ -307,7 +307,7 @@ step(0, 2)
 import torch
 assert torch.is_grad_enabled()
 one = step(1, 2)
-again = Trials(train, seed=0, max_epochs=3, notify=lambda text: None)
+again = Trials(train, max_epochs=3, notify=lambda text: None)
 trials, old = again, trials
 step(1, 1); torch.rand(3)
 assert step(1, 2) == one

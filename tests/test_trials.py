@@ -43,7 +43,15 @@ class FakeProbe:
 class Bench:
     """A `Trials` under test, what it told, and the scores that the study would know."""
 
-    def __init__(self, train: Callable[[Trial], Any], folder: Path | None = None, **settings: Any):
+    def __init__(
+        self,
+        train: Callable[[Trial], Any],
+        folder: Path | None = None,
+        *,
+        seed: int = 0,
+        **settings: Any,
+    ):
+        self.seed = seed
         self.told: list[str] = []
         self.evicted: list[tuple[int, int, int]] = []
         self.probe = FakeProbe()
@@ -53,7 +61,7 @@ class Bench:
             probe=self.probe,
             notify=self.told.append,
             on_evict=lambda *event: self.evicted.append(event),
-            **{"seed": 0, "max_epochs": MAX_EPOCHS, **settings},
+            **{"max_epochs": MAX_EPOCHS, **settings},
         )
         self.scores: dict[int, list[float]] = {}
 
@@ -65,7 +73,7 @@ class Bench:
             params={"lr": 0.1} if params is None else params,
             from_epoch=known,
             to_epoch=to,
-            seed=0,
+            seed=trial_seed(self.seed, trial),
         )
 
     def run(self, trial: int, to: int | None = None) -> list[Report]:

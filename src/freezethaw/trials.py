@@ -27,7 +27,6 @@ from freezethaw.errors import CheckpointError, ConfigError, TrainError
 from freezethaw.isolation import Isolation, loaded_torch
 from freezethaw.memory import MemoryProbe, SystemMemory
 from freezethaw.records import Params, Step
-from freezethaw.seeds import trial_seed
 from freezethaw.trial import (
     Link,
     TrainFunction,
@@ -118,7 +117,6 @@ class Trials:
         self,
         train: TrainFunction,
         *,
-        seed: int,
         max_epochs: int,
         metric: str = "score",
         folder: Path | None = None,
@@ -132,7 +130,6 @@ class Trials:
         check_train(train)
         _check_settings(checkpoint, max_suspended, memory_left_free)
         self._train = train
-        self._seed = seed
         self._max_epochs = max_epochs
         self._metric = metric
         self._folder = folder
@@ -311,12 +308,11 @@ class Trials:
         return live
 
     def _new(self, step: Step, link: Link) -> _Live:
-        seed = trial_seed(self._seed, step.trial_id)
         trial = Trial(
             step.params,
             max_epochs=self._max_epochs,
             trial_id=step.trial_id,
-            seed=seed,
+            seed=step.seed,
             link=link,
         )
         return _Live(
@@ -324,7 +320,7 @@ class Trials:
             trial_id=step.trial_id,
             params=step.params,
             link=link,
-            isolation=Isolation(seed),
+            isolation=Isolation(step.seed),
             epoch=link.start_epoch,
         )
 

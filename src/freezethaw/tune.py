@@ -131,7 +131,6 @@ def tune(
 
     trials = Trials(
         train,
-        seed=seed,
         max_epochs=max_epochs,
         metric=metric,
         folder=None if storage is None else checkpoint_folder(storage, name),

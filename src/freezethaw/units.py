@@ -9,7 +9,8 @@ from freezethaw.errors import UtilityError
 from freezethaw.records import Unit
 
 # "1,000" is a thousand, as `wording` writes it, and "1,5" is one and a half.
-_NUMBER = r"([1-9][0-9]{0,2}(?:,[0-9]{3})+(?:[.][0-9]+)?|[0-9]+(?:[.,][0-9]+)?(?:e[-+]?[0-9]+)?|[.][0-9]+)"
+_THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:[.][0-9]+)?"
+_NUMBER = rf"({_THOUSANDS}|[0-9]+(?:[.,][0-9]+)?(?:e[-+]?[0-9]+)?|[.][0-9]+)"
 _TIMES = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0,
           "h": 3600.0, "hr": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0}  # fmt: skip
 _CURRENCIES = "$€£¥"
@@ -19,7 +20,8 @@ def parse_gain(gain: str | float) -> tuple[float, bool]:
     """'1% accuracy' → (0.01, relative to the range), '0.02 loss' → (0.02, absolute)."""
     if not isinstance(gain, str):
         return float(gain), False
-    match = re.fullmatch(rf"{_NUMBER}\s*(%|percent)?(?![\w%.,]).*", gain.strip().lower())
+    text = gain.strip().lower()
+    match = re.fullmatch(rf"{_NUMBER}(?:\s*(%|percent\b))?(?!\s*[\d.,%]).*", text)
     if match is None:
         raise UtilityError(f"gain {gain!r}: write a percentage or a number, as in '1% accuracy'")
     number = _number(match[1])
@@ -72,7 +74,7 @@ def parse_rate(rate: str | float | None) -> float | None:
 
 
 def _number(text: str) -> float:
-    thousands = re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3})+([.][0-9]+)?", text)
+    thousands = re.fullmatch(_THOUSANDS, text)
     return float(text.replace(",", "" if thousands else "."))
 
 

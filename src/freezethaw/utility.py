@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +19,13 @@ from scipy.special import ndtr
 
 from freezethaw.errors import UtilityError
 from freezethaw.records import Goal, Unit
-from freezethaw.units import amount, parse_cost, parse_gain, parse_rate
+from freezethaw.units import parse_cost, parse_gain, parse_rate
+from freezethaw.wording import amount
 
 SLACK = 1 + 1e-9
 """Sums of measured costs may exceed the budget by rounding alone."""
+GRID = 49
+"""A Python function is checked at so many amounts spent × scores before it is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,7 @@ class Utility(ABC):
 
     @abstractmethod
     def value(self, spent: Any, quality: Any) -> Any:
-        """The utility within the budget; arguments are float64 arrays or tensors."""
+        """The utility within the budget: nothing is asked beyond it. Float64 arrays or tensors."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -59,16 +63,19 @@ class Utility(ABC):
         if _is_tensor(spent) or _is_tensor(best):
             return self._on_tensors(spent, best)
         spent, best = np.asarray(spent, np.float64), np.asarray(best, np.float64)
-        value = self.value(spent, best if self.goal == "maximize" else -best)
+        within = np.minimum(spent, self.budget)
+        value = self.value(within, best if self.goal == "maximize" else -best)
         value = np.where(spent <= self.budget * SLACK, value, -np.inf)
         return value.item() if value.ndim == 0 else value
 
     def _on_tensors(self, spent: Any, best: Any) -> Any:
         import torch
 
-        spent = torch.as_tensor(spent, dtype=torch.float64)
-        best = torch.as_tensor(best, dtype=torch.float64)
-        value = self.value(spent, best if self.goal == "maximize" else -best)
+        device = (spent if _is_tensor(spent) else best).device  # not the user's default one
+        spent = torch.as_tensor(spent, dtype=torch.float64, device=device)
+        best = torch.as_tensor(best, dtype=torch.float64, device=device)
+        within = spent.clamp(max=self.budget)
+        value = self.value(within, best if self.goal == "maximize" else -best)
         return torch.where(spent <= self.budget * SLACK, value, -torch.inf)
 
     def bind(self, *, goal: Goal, low: float, high: float, full: float) -> Utility:  # noqa: ARG002
@@ -149,7 +156,8 @@ class Staircase(Utility):
     def _price(self, spent: Any) -> Any:
         price = 0.0 * spent
         for low, high, alpha in self.steps:
-            price = price + alpha * ((spent > low) & (spent <= high))
+            # Not `alpha * inside`, which is single precision for tensors.
+            price = price + ((spent > low) & (spent <= high)) * (0.0 * spent + alpha)
         return price
 
     def value(self, spent: Any, quality: Any) -> Any:
@@ -182,18 +190,33 @@ class Mix(Utility):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        total = sum(weight for weight, _ in self.parts)
-        if abs(total - 1) > 1e-6 or any(weight < 0 for weight, _ in self.parts):
-            raise UtilityError(
-                f"weights {[w for w, _ in self.parts]}: must be 0 or more and sum to 1"
-            )
+        weights = [weight for weight, _ in self.parts]
+        if not (abs(sum(weights) - 1) <= 1e-6 and all(weight > 0 for weight in weights)):
+            raise UtilityError(f"weights {weights}: must be above 0 and sum to 1")
         for _, part in self.parts:
-            if (part.budget, part.unit, part.rate) != (self.budget, self.unit, self.rate):
-                raise UtilityError("parts of a mix must share budget, unit and rate")
+            if isinstance(part, Custom | Worth | Unavailable):
+                raise UtilityError(
+                    f"a mix of {part.describe()!r}: mix linear(), staircase() and other forms with "
+                    "a budget of their own, or write the whole mix as one Python function"
+                )
+            mine = self.budget, self.unit, self.rate
+            if (part.budget, part.unit, part.rate) != mine:
+                raise UtilityError(
+                    f"budget, unit and rate {(part.budget, part.unit, part.rate)} in a mix with "
+                    f"{mine}: the parts of a mix must share them"
+                )
 
     def value(self, spent: Any, quality: Any) -> Any:
         """Σ wᵢ Uᵢ."""
         return sum(weight * part.value(spent, quality) for weight, part in self.parts)
+
+    def bind(self, *, goal: Goal, low: float, high: float, full: float) -> Utility:
+        """Each part bound."""
+        parts = tuple(
+            (weight, part.bind(goal=goal, low=low, high=high, full=full))
+            for weight, part in self.parts
+        )
+        return replace(self, goal=goal, parts=parts)
 
     def describe(self) -> str:
         """In one line."""
@@ -214,57 +237,63 @@ class Custom(Utility):
     """Any callable (spent, best) → value, in the user's units; it may be scalar-only."""
 
     function: Callable[[Any, Any], Any]
-    vectorised: bool = field(init=False, default=False)
     form: ClassVar[str] = "custom"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.function):
             raise UtilityError(f"{self.function!r} is not callable; pass f(spent, best) → value")
-        object.__setattr__(self, "vectorised", self._takes_arrays())
 
-    def _takes_arrays(self) -> bool:
+    @cached_property
+    def vectorised(self) -> bool:
+        """Whether the function takes arrays, and makes of them what it makes of numbers."""
         spent, best = np.array([0.1, 0.7]) * self.budget, np.array([0.3, 0.6])
         try:
             once = np.asarray(self.function(spent, best), np.float64)
-            each = [
-                float(self.function(float(s), float(q))) for s, q in zip(spent, best, strict=True)
-            ]
+            each = [self.function(*pair) for pair in zip(spent.tolist(), best.tolist(), strict=True)]
+            # Not to the last digit: numpy's powers of arrays and of numbers differ there.
+            return once.shape == (2,) and np.allclose(once, each, rtol=1e-12, equal_nan=True)
         except Exception:  # whatever a scalar-only function makes of an array
             return False
-        return once.shape == (2,) and bool(np.array_equal(once, np.array(each), equal_nan=True))
 
     def value(self, spent: Any, quality: Any) -> Any:
         """The function on user units; one call per element where it cannot take arrays."""
-        best = quality if self.goal == "maximize" else -quality
         if _is_tensor(spent):
             import torch
 
-            return torch.as_tensor(np.asarray(self.value(spent.numpy(), quality.numpy())))
-        spent, best = np.broadcast_arrays(spent, best)
+            arrays = (argument.detach().cpu().numpy() for argument in (spent, quality))
+            return torch.from_numpy(np.asarray(self.value(*arrays))).to(spent.device)
+        spent, best = np.broadcast_arrays(spent, quality if self.goal == "maximize" else -quality)
         if self.vectorised:
-            return np.asarray(self.function(spent, best), np.float64)
-        flat = [
-            float(self.function(float(s), float(q)))
-            for s, q in zip(spent.flat, best.flat, strict=True)
-        ]
-        return np.array(flat, np.float64).reshape(spent.shape)
+            value = np.array(self.function(spent, best), np.float64)
+        else:
+            pairs = zip(spent.ravel().tolist(), best.ravel().tolist(), strict=True)
+            value = np.array([float(self.function(*pair)) for pair in pairs]).reshape(spent.shape)
+        wrong = np.isnan(value) | np.isposinf(value)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0])
+            raise UtilityError(
+                f"utility({spent[at]:g}, {best[at]:g}) = {value[at]}: "
+                "must be a number or −inf everywhere within the budget"
+            )
+        return value
 
     def bind(self, *, goal: Goal, low: float, high: float, full: float) -> Utility:  # noqa: ARG002
         """Checked for monotonicity on a grid over the budget and the range of scores."""
-        bound = replace_custom(self, goal)
-        spent = np.linspace(0, self.budget, 13)
-        best = np.linspace(low, high, 13)
-        grid = np.asarray(bound(spent[:, None], best[None, :]))
-        if np.isnan(grid).any() or np.isposinf(grid).any():
-            at = np.argwhere(np.isnan(grid) | np.isposinf(grid))[0]
+        bound = replace(self, goal=goal)
+        spent = np.linspace(0, self.budget, GRID)
+        best = np.linspace(low, high, GRID) if goal == "maximize" else np.linspace(high, low, GRID)
+        try:
+            grid = bound(spent[:, None], best[None, :])  # [spent, best], the worst score first
+        except UtilityError:
+            raise
+        except Exception as error:
             raise UtilityError(
-                f"utility({spent[at[0]]:g}, {best[at[1]]:g}) = {grid[tuple(at)]}: "
-                "must be a number or −inf everywhere within the budget"
-            )
-        better = grid if goal == "maximize" else grid[:, ::-1]
-        _check_falling(-better.T, best if goal == "maximize" else best[::-1], "rise in quality")
-        _check_falling(grid, spent, "fall in spent")
+                f"the utility {self.describe()} failed ({type(error).__name__}: {error}); it is "
+                f"called with 0 ≤ spent ≤ {self.budget:g} and {low:g} ≤ best ≤ {high:g}"
+            ) from error
+        _check_rising(grid.T, best, spent, "the utility must not fall as the score gets better")
+        _check_rising(-grid, spent, best, "the utility must not rise with what is spent")
         return bound
 
     def describe(self) -> str:
@@ -287,17 +316,6 @@ class Custom(Utility):
             f"the study's utility is the Python function {data.get('function')!r}, which a file "
             "cannot hold; pass it again with utility="
         )
-
-
-def replace_custom(utility: Custom, goal: Goal) -> Custom:
-    """`dataclasses.replace` for a record with a derived field."""
-    return Custom(
-        budget=utility.budget,
-        unit=utility.unit,
-        rate=utility.rate,
-        goal=goal,
-        function=utility.function,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -580,13 +598,13 @@ def _where(condition: Any, value: Any, other: Any) -> Any:
     return np.where(condition, value, other)
 
 
-def _check_falling(grid: Any, at: Any, rule: str) -> None:
-    """Raise where values along the first axis rise."""
-    scale = np.ptp(grid[np.isfinite(grid)]) if np.isfinite(grid).any() else 0.0
+def _check_rising(grid: Any, along: Any, across: Any, rule: str) -> None:
+    """Raise where values fall along the first axis."""
+    finite = grid[np.isfinite(grid)]
+    tolerance = 1e-9 * np.ptp(finite) if finite.size else 0.0
     with np.errstate(invalid="ignore"):
-        rises = np.argwhere(grid[1:] - grid[:-1] > 1e-9 * max(scale, 1e-300))
-    if len(rises):
-        row = rises[0][0]
-        raise UtilityError(
-            f"the utility must {rule}, and does not between {at[row]:g} and {at[row + 1]:g}"
-        )
+        falls = np.argwhere(grid[1:] - grid[:-1] < -tolerance)
+    if len(falls):
+        row, column = falls[0]
+        first, second = abs(grid[row, column]), abs(grid[row + 1, column])
+        raise UtilityError("")
