@@ -10,7 +10,7 @@ Shapes: n candidates, q query epochs, k bins, l distinct costs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from freezethaw.errors import ConfigError
+from freezethaw.errors import ConfigError, ExtrapolatorError
 from freezethaw.extrapolator import Posterior, Queries
 
 CHUNK = 64
@@ -139,6 +139,15 @@ class Prospects:
     utility_now: float
     """U_p."""
 
+    def take(self, rows: slice | NDArray[np.int64]) -> Prospects:
+        """Some of the candidates."""
+        return replace(
+            self,
+            queries=self.queries.take(rows),
+            epochs_seen=self.epochs_seen[rows],
+            cost=self.cost[rows],
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Acquisition:
@@ -159,12 +168,14 @@ def acquire(
     pieces = []
     for start in range(0, len(prospects.epochs_seen), CHUNK):
         rows = slice(start, start + CHUNK)
-        part = _take(prospects, rows)
+        part = prospects.take(rows)
         mass, borders = _masses(posterior, part)
         tables = tables or gain_table(prospects, levels, borders)
         expected = expectation(mass, borders, tables.gain, level_of[rows], coupling, generator)
         pieces.append(expected.masked_fill(~_ahead(part), -1.0))
-    gains = torch.cat(pieces).double().numpy()
+    gains = torch.cat(pieces).detach().double().numpy()
+    if not np.isfinite(gains).all():
+        raise ExtrapolatorError("a forecast of the extrapolator holds NaN or infinite mass")
     target = gains.argmax(axis=1)
     return Acquisition(gain=gains[np.arange(len(gains)), target], target=target)
 
@@ -177,13 +188,13 @@ def chances(
     generator: torch.Generator,
 ) -> NDArray[np.float64]:
     """p_b for some candidates: the largest chance, over targets, that the utility rises (Eq. 7)."""
-    part = _take(prospects, rows)
+    part = prospects.take(rows)
     levels, level_of = cost_levels(part)
     mass, borders = _masses(posterior, part)
     table = gain_table(part, levels, borders)
     chance = expectation(mass, borders, table.share, level_of, coupling, generator)
     chance = chance.masked_fill(~_ahead(part), 0.0)
-    return np.asarray(chance.amax(dim=1).clamp(0, 1).double().numpy())
+    return np.asarray(chance.amax(dim=1).clamp(0, 1).detach().double().numpy())
 
 
 def expectation(
@@ -206,22 +217,8 @@ def expectation(
     rise = torch.diff(table[:, first:], dim=1, prepend=torch.zeros_like(table[:, :1]))
     above = coupling.survival_of_max(mass, borders, first, generator)  # [n, q, k − first]
     per_level = above @ rise.flip(-1).to(mass.dtype).T  # [n, q, l]
-    return per_level.gather(-1, level_of.unsqueeze(-1)).squeeze(-1)
-
-
-def _take(prospects: Prospects, rows: slice | NDArray[np.int64]) -> Prospects:
-    queries = prospects.queries
-    return Prospects(
-        queries=Queries(
-            configs=queries.configs[rows], curve=queries.curve[rows], epochs=queries.epochs
-        ),
-        epochs_seen=prospects.epochs_seen[rows],
-        cost=prospects.cost[rows],
-        spent=prospects.spent,
-        best=prospects.best,
-        utility=prospects.utility,
-        utility_now=prospects.utility_now,
-    )
+    # Rounding must not make a gain of 0 look like a candidate without one.
+    return per_level.gather(-1, level_of.unsqueeze(-1)).squeeze(-1).clamp_min(0)
 
 
 def _ahead(prospects: Prospects) -> Tensor:
@@ -265,30 +262,24 @@ class GainTable:
 def gain_table(prospects: Prospects, levels: NDArray[np.float64], borders: Tensor) -> GainTable:
     """Integrate the gain over each bin, exactly where utility is linear within it.
 
-    Below ỹ_b the best stays what it is, so the bin that holds ỹ_b is cut in two there.
+    Only the part of a bin above ỹ_b counts: below it the best stays what it is, and to spend more
+    for that is no gain.
     """
     edges = borders.numpy()
-    low, high = np.maximum(edges[:-1], prospects.best), np.maximum(edges[1:], prospects.best)
-    above = (high - low) / (edges[1:] - edges[:-1])  # share of each bin above ỹ_b
-    spent = prospects.spent + levels[:, None]
-    points = np.concatenate([[prospects.best], low, high[-1:]])
-    gain = np.asarray(prospects.utility(spent, points[None, :])) - floor(prospects, levels, points)
-    stay, at_low, at_high = gain[:, :1], gain[:, 1:-1], gain[:, 2:]
-    mean, share = _positive_part(at_low, at_high)
-    mean = above * mean + (1 - above) * np.maximum(stay, 0)
-    share = above * share + (1 - above) * (stay > 0)
-    return GainTable(torch.from_numpy(mean), torch.from_numpy(share))
+    points = np.maximum(edges, prospects.best)
+    above = np.diff(points) / np.diff(edges)  # share of each bin above ỹ_b
+    value = np.asarray(prospects.utility(prospects.spent + levels[:, None], points[None, :]))
+    gain = value - _reference(prospects.utility_now, value)
+    mean, share = _positive_part(gain[:, :-1], gain[:, 1:])
+    return GainTable(torch.from_numpy(above * mean), torch.from_numpy(above * share))
 
 
-def floor(prospects: Prospects, levels: NDArray[np.float64], points: NDArray[np.float64]) -> float:
-    """The reference of the gain: U_p; where that is −∞, a full range below anything finite."""
-    if np.isfinite(prospects.utility_now):
-        return prospects.utility_now
-    reachable = np.asarray(prospects.utility(prospects.spent + levels[:, None], points[None, :]))
-    finite = reachable[np.isfinite(reachable)]
-    if not finite.size:
-        return 0.0
-    return float(finite.min() - (np.ptp(finite) or 1.0))
+def _reference(utility_now: float, value: NDArray[np.float64]) -> float:
+    """What gains are counted from: U_p; where that is −∞, a full range below what is finite."""
+    if np.isfinite(utility_now):
+        return utility_now
+    finite = value[np.isfinite(value)]
+    return float(finite.min() - (np.ptp(finite) or 1.0)) if finite.size else 0.0
 
 
 def _positive_part(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import inspect
 import json
 import sys
 import webbrowser
@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from freezethaw import report, storage
+from freezethaw import report
 from freezethaw.errors import ConfigError, FreezeThawError
-from freezethaw.records import Result
+from freezethaw.records import Result, StopReason
 from freezethaw.report.view import StudyView
+from freezethaw.storage import DEFAULT_NAME, file_name
 from freezethaw.study import Study
 from freezethaw.views import view_of
 
@@ -30,6 +31,9 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(help="Measurements that anyone can run again.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+
+EXIT_CODES = {StopReason.FAILURES: 1, StopReason.INTERRUPTED: 130}
+"""Of `freezethaw run`, where it is not 0."""
 
 StorageArgument = Annotated[Path, typer.Argument(help="The study's file.", show_default=False)]
 NameOption = Annotated[
@@ -100,40 +104,58 @@ def run(
     quiet: Annotated[bool, typer.Option(help="Show only the end.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Tune a training function, or go on with a study that was stopped."""
+    """Tune a training function, or go on with a study that was stopped.
+
+    Exit status: 0 when the study has stopped by itself or at its deadline, 1 when too many trials
+    failed, 130 when it was interrupted, 2 for an error.
+    """
+    # What the training function prints must not come between the JSON.
+    with contextlib.redirect_stdout(sys.stderr if json_ else sys.stdout):
+        result = _run(target, config, storage, name, budget, deadline, quiet or json_)
+    if json_:
+        typer.echo(json.dumps(_result_json(result), allow_nan=False))
+    raise typer.Exit(EXIT_CODES.get(result.stop.kind, 0))
+
+
+def _run(
+    target: str,
+    config: Path,
+    storage: Path | None,
+    name: str | None,
+    budget: float | None,
+    deadline: str | None,
+    quiet: bool,
+) -> Result:
     from freezethaw.config import read_study_file
     from freezethaw.tune import tune
 
-    settings = read_study_file(config, inspect.signature(tune).parameters)
+    settings = read_study_file(config)
     module, train = _load_target(target)
     settings.setdefault("space", getattr(module, "space", None))
     if settings["space"] is None:
         raise ConfigError(
             f"{config}: no [space.…] tables, and {target.partition(':')[0]} has no `space`"
         )
-    given = {
-        "storage": storage,
-        "name": name,
-        "deadline": deadline,
-        "quiet": quiet or json_ or None,
-    }
+    given = {"storage": storage, "name": name, "deadline": deadline, "quiet": quiet or None}
     settings |= {key: value for key, value in given.items() if value is not None}
     if budget is not None:
         settings |= _with_budget(settings, budget)
-    try:
-        result = tune(train, **settings)
-    except TypeError as error:
-        raise ConfigError(f"{config}: {error}") from error
-    _print_result(result, json_)
+    return tune(train, **settings)
 
 
 def _with_budget(settings: dict[str, Any], budget: float) -> dict[str, Any]:
     """The same price per unit, with more or less to spend."""
-    from freezethaw.utility import with_budget
+    from freezethaw.utility import Worth, with_budget
 
-    if settings.get("utility") is None:
+    utility = settings.get("utility")
+    if utility is None:
         return {"budget": budget}
-    return {"utility": with_budget(settings["utility"], budget)}
+    if isinstance(utility, Worth):
+        raise ConfigError(
+            f"--budget {budget:g}: the budget of a `worth` utility follows from its exchange rate; "
+            "change gain or cost in the file"
+        )
+    return {"utility": with_budget(utility, budget)}
 
 
 def _load_target(target: str) -> tuple[ModuleType, Any]:
@@ -156,26 +178,24 @@ def _load_target(target: str) -> tuple[ModuleType, Any]:
     return module, getattr(module, function)
 
 
-def _print_result(result: Result, as_json: bool) -> None:
-    if as_json:
-        best = result.best
-        data = {
-            "best": None
-            if best is None
-            else {
-                "trial_id": best.trial_id,
-                "params": dict(best.params),
-                "score": best.score,
-                "epoch": best.epoch,
-                "checkpoint": str(best.checkpoint) if best.checkpoint else None,
-            },
-            "spent": result.spent,
-            "unit": result.unit,
-            "stop": {"kind": result.stop.kind.value, "reason": result.stop.reason},
-            "study": result.study,
-            "storage": result.storage,
-        }
-        typer.echo(json.dumps(data, allow_nan=False))
+def _result_json(result: Result) -> dict[str, Any]:
+    best = result.best
+    return {
+        "best": None
+        if best is None
+        else {
+            "trial_id": best.trial_id,
+            "params": dict(best.params),
+            "score": best.score,
+            "epoch": best.epoch,
+            "checkpoint": str(best.checkpoint) if best.checkpoint else None,
+        },
+        "spent": result.spent,
+        "unit": result.unit,
+        "stop": {"kind": result.stop.kind.value, "reason": result.stop.reason},
+        "study": result.study,
+        "storage": result.storage,
+    }
 
 
 @app.command()
@@ -208,8 +228,10 @@ def report_command(
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
     """Write one self-contained HTML page about a study."""
-    path = out or storage.with_suffix(".html")
-    path.write_text(report.html(_open(storage, name)), encoding="utf-8")
+    view = _open(storage, name)
+    suffix = "" if view.name == DEFAULT_NAME else f".{file_name(view.name)}"
+    path = out or storage.with_name(f"{storage.stem}{suffix}.html")
+    _write(path, report.html(view))
     typer.echo(str(path))
     if open_:
         webbrowser.open(path.resolve().as_uri())
@@ -224,10 +246,8 @@ def clean(
     ] = False,
 ) -> None:
     """Free the disk space of checkpoints that are no longer needed."""
-    from freezethaw.checkpoints import clean as clean_checkpoints
-
-    with _open_study(storage, name) as study:
-        freed = clean_checkpoints(_checkpoint_folder(study), study.needed_checkpoints(all_))
+    with Study.open(storage, name) as study:
+        freed = study.clean(only_best=all_)
     typer.echo(f"freed {freed / 2**20:.1f} MiB")
 
 
@@ -244,20 +264,18 @@ def overhead(
     if json_:
         typer.echo(json.dumps(rows, allow_nan=False))
     if out is not None:
-        out.write_text(to_markdown(rows), encoding="utf-8")
+        _write(out, to_markdown(rows))
     elif not json_:
         typer.echo(to_markdown(rows))
 
 
 def _open(path: Path, name: str | None) -> StudyView:
-    with _open_study(path, name) as study:
+    with Study.open(path, name) as study:
         return view_of(study)
 
 
-def _open_study(path: Path, name: str | None) -> Study:
-    return Study.open(path, name)
-
-
-def _checkpoint_folder(study: Study) -> Path:
-    assert study.storage is not None
-    return storage.checkpoint_folder(study.storage, study.name)
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error

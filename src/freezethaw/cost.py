@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from freezethaw.records import Curve, History, Unit
 
-SHRINKAGE = 1.0
+SHRINKAGE = 0.3
 """Ridge penalty on the slopes of log seconds over the unit cube: a few curves cannot swing it."""
 
 
@@ -24,6 +24,11 @@ class Costs:
 
     per_epoch: NDArray[np.float64]
     replay_epochs: NDArray[np.int64]
+
+    def of_next_epoch(self) -> NDArray[np.float64]:
+        """cost(n, 1): [candidate]."""
+        cost: NDArray[np.float64] = (1 + self.replay_epochs) * self.per_epoch
+        return cost
 
     def to_reach(
         self, epochs_seen: NDArray[np.int64], targets: NDArray[np.int64]
@@ -75,7 +80,7 @@ def seconds_per_epoch(curve: Curve) -> float:
     """The median of the curve's own epochs, without the first, which also pays for setting up."""
     if not curve.seconds:
         return float("nan")
-    steady = curve.seconds[1:] if len(curve.seconds) > 2 else curve.seconds
+    steady = curve.seconds[1:] or curve.seconds
     return max(float(np.median(steady)), 1e-6)
 
 

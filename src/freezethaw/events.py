@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -58,15 +59,6 @@ class Event:
     """Base of all events; `kind` names it in storage."""
 
     kind: ClassVar[str]
-
-    def body(self) -> dict[str, Any]:
-        """As stored."""
-        return asdict(self)
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Event:
-        """The inverse of `body`."""
-        return cls(**body)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +163,6 @@ class Reported(Event):
     seconds: float
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def body(self) -> dict[str, Any]:
-        """JSON has no NaN: what is not finite is written as text."""
-        body = asdict(self)
-        if not math.isfinite(self.score):
-            body["score"] = str(self.score)
-        return body
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Event:
-        """The inverse of `body`."""
-        return cls(**{**body, "score": float(body["score"])})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(Event):
@@ -215,13 +195,15 @@ class Completed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """The training function raised; the epoch it was in is charged."""
+    """The training function raised, or its save hook did: the trial is over."""
 
     kind = "failed"
     step_id: int
     trial_id: int
     error: str
     seconds: float
+    charged: bool = True
+    """Whether it happened in a new epoch, which is paid for, and not while an old one was saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,17 +251,41 @@ EVENTS: dict[str, type[Event]] = {
 }
 
 
+def event_to_json(event: Event) -> str:
+    """The fields of an event as strict JSON, which has no NaN: see `_spelled`."""
+    fields = {name: _spelled(value) for name, value in vars(event).items()}
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False)
+
+
 def event_from_json(kind: str, body: str) -> Event:
-    """An event as storage holds it."""
+    """The inverse of `event_to_json`."""
     if kind not in EVENTS:
         raise StorageError(
             f"event of kind {kind!r}: this study was written by a newer version of freezethaw; "
             "upgrade to open it"
         )
     try:
-        return EVENTS[kind].from_body(json.loads(body))
+        return EVENTS[kind](**json.loads(body, object_hook=_read))
     except (TypeError, ValueError, KeyError) as error:
         raise StorageError(f"a {kind!r} event cannot be read ({error}): damaged file?") from error
+
+
+_FLOAT = "$float"
+
+
+def _spelled(value: Any) -> Any:
+    """The same with every float that is not finite as {"$float": "nan"} (or inf, -inf)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_FLOAT: str(value)}
+    if isinstance(value, Mapping):
+        return {name: _spelled(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(part) for part in value]
+    return value
+
+
+def _read(data: dict[str, Any]) -> Any:
+    return float(data[_FLOAT]) if data.keys() == {_FLOAT} else data
 
 
 # ── decisions ↔ JSON ─────────────────────────────────────────────────────────────────────────────
@@ -289,10 +295,7 @@ _NUMBERS = ("utility_now", "utility_max", "utility_min", "regret", "threshold")
 
 def numbers_of(decision: Decision) -> dict[str, Any]:
     """What `why` and the report need of a decision."""
-    numbers: dict[str, Any] = {}
-    for name in _NUMBERS:
-        value = getattr(decision, name)
-        numbers[name] = value if math.isfinite(value) else None
+    numbers: dict[str, Any] = {name: getattr(decision, name) for name in _NUMBERS}
     numbers["leaders"] = [
         {**asdict(leader), "params": dict(leader.params)} for leader in decision.leaders
     ]
@@ -303,10 +306,7 @@ def numbers_of(decision: Decision) -> dict[str, Any]:
 
 def decision_of(event: Decided | Stopped) -> Decision:
     """The decision that an event records."""
-    numbers: dict[str, Any] = {
-        name: math.nan if event.numbers.get(name) is None else event.numbers[name]
-        for name in _NUMBERS
-    }
+    numbers: dict[str, Any] = {name: event.numbers.get(name, math.nan) for name in _NUMBERS}
     leaders = tuple(Leader(**leader) for leader in event.numbers.get("leaders", ()))
     fans = tuple(
         Fan(
@@ -342,6 +342,8 @@ class Fold:
         self.last_decision: Decided | Stopped | None = None
         self.stop: Stop | None = None
         """Set while nothing has happened since the study stopped."""
+        self.decision_seconds: list[float] = []
+        """What each decision took that looked into the future."""
         self._problem: Problem | None = None
         self._curves: dict[int, Curve] = {}
         self._path: list[Point] = []
@@ -350,6 +352,7 @@ class Fold:
         self._spent = 0.0
         self._bill = Bill()
         self._best: tuple[int, int] | None = None
+        self._best_score = math.nan
         self._decisions = 0
         self._failures_in_a_row = 0
         self._first_failure: str | None = None
@@ -422,6 +425,8 @@ class Fold:
         self.last_decision = event
         self._decisions += 1
         self._add_to_bill(seconds_deciding=event.seconds)
+        if event.numbers.get("leaders"):
+            self.decision_seconds.append(event.seconds)
         self._steps[event.step_id] = event.trial_id
         if event.trial_id not in self._curves:
             self._curves[event.trial_id] = Curve(trial_id=event.trial_id, params=event.params)
@@ -459,14 +464,19 @@ class Fold:
             del self._pending[event.step_id]
 
     def _extend_path(self, event: Reported) -> None:
-        """The best so far never falls; anything worse than the worst soft value counts as that."""
+        """The best so far never falls; anything worse than the worst soft value counts as that.
+
+        Which trial is the best is told by the scores themselves, the first of equal ones.
+        """
         scale = self.problem.scale
-        value = scale.for_utility(event.score)
+        pick = max if scale.goal == "maximize" else min
         best = self._path[-1].best if self._path else scale.worst
-        better = value > best if scale.goal == "maximize" else value < best
-        if math.isfinite(event.score) and (better or self._best is None):
-            self._best = (event.trial_id, event.epoch)
-        self._path.append(Point(self._spent, value if better else best, event.trial_id))
+        value = pick(best, scale.for_utility(event.score))
+        self._path.append(Point(self._spent, value, event.trial_id))
+        if math.isfinite(event.score) and (
+            self._best is None or pick(event.score, self._best_score) != self._best_score
+        ):
+            self._best, self._best_score = (event.trial_id, event.epoch), event.score
 
     def _on_replayed(self, event: Replayed) -> None:
         self._add_to_bill(epochs_replayed=1, seconds_replaying=event.seconds)
@@ -488,9 +498,11 @@ class Fold:
     def _on_failed(self, event: Failed) -> None:
         curve = self._curves[event.trial_id]
         self._curves[event.trial_id] = replace(curve, state=TrialState.FAILED, error=event.error)
-        self._pending.pop(event.step_id, None)
-        self._charge(event.seconds)
-        self._add_to_bill(epochs=1, seconds_training=event.seconds)
+        for step in [s for s in self._pending.values() if s.trial_id == event.trial_id]:
+            del self._pending[step.step_id]
+        if event.charged:
+            self._charge(event.seconds)
+        self._add_to_bill(epochs=int(event.charged), seconds_training=event.seconds)
         self._failures_in_a_row += 1
         self._first_failure = self._first_failure or event.error
 

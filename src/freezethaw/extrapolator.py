@@ -42,6 +42,8 @@ class Context:
             )
         if epochs != self.max_epochs:
             raise ValueError(f"scores have {epochs} epochs; max_epochs is {self.max_epochs}")
+        if ((self.epochs_seen < 1) | (self.epochs_seen > self.max_epochs)).any():
+            raise ValueError(f"{self.epochs_seen=}: a curve has 1 to {self.max_epochs} epochs")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,7 +57,7 @@ class Queries:
     epochs: NDArray[np.int64]
     """[epoch], ascending; the answer for epochs already seen is without meaning."""
 
-    def take(self, rows: slice) -> Queries:
+    def take(self, rows: slice | NDArray[np.int64]) -> Queries:
         """Some of the configurations."""
         return Queries(configs=self.configs[rows], curve=self.curve[rows], epochs=self.epochs)
 
@@ -69,6 +71,13 @@ class BinnedForecast:
     borders: Tensor
     """[bin + 1], ascending from 0 to 1."""
 
+    def __post_init__(self) -> None:
+        if self.mass.ndim != 3 or self.borders.shape != (self.mass.shape[-1] + 1,):
+            raise ValueError(
+                f"mass {tuple(self.mass.shape)} and borders {tuple(self.borders.shape)}: "
+                "must be [config, epoch, bin] and [bin + 1]"
+            )
+
     def survival(self) -> Tensor:
         """P(y > border) at every border: [config, epoch, bin + 1].
 
@@ -79,17 +88,17 @@ class BinnedForecast:
     def mean(self) -> Tensor:
         """[config, epoch]."""
         centers = (self.borders[1:] + self.borders[:-1]) / 2
-        return self.mass @ centers.to(self.mass.dtype)
+        return self.mass @ centers.to(self.mass)
 
     def quantile(self, levels: Tensor) -> Tensor:
         """[config, epoch, level], linear within a bin."""
         below = 1 - self.survival()
         below = torch.cummax(below, dim=-1).values.contiguous()
-        levels = levels.to(below.dtype).expand(*below.shape[:-1], -1).contiguous()
+        levels = levels.to(below).expand(*below.shape[:-1], -1).contiguous()
         index = torch.searchsorted(below, levels).clamp(1, below.shape[-1] - 1)
         low, high = below.gather(-1, index - 1), below.gather(-1, index)
         fraction = ((levels - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
-        borders = self.borders.to(below.dtype)
+        borders = self.borders.to(below)
         return borders[index - 1] + fraction * (borders[index] - borders[index - 1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,9 +21,10 @@ from freezethaw.candidates import Candidates
 from freezethaw.cost import Costs, predict_costs
 from freezethaw.events import Problem
 from freezethaw.extrapolator import UNSEEN, Context, Extrapolator, Posterior, Queries
-from freezethaw.records import Decision, Fan, History, Leader, Stop, StopReason
+from freezethaw.records import Curve, Decision, Fan, History, Leader, Stop, StopReason
 from freezethaw.sentences import stop_sentence
 from freezethaw.stopping import Outlook, Rule, adaptive
+from freezethaw.utility import SLACK
 
 EVERY_EPOCH_UP_TO = 64
 """Longer curves are asked for at so many epochs, spread evenly, and at each trial's next."""
@@ -44,30 +46,36 @@ class Policy:
 
     def decide(self, history: History, candidates: Candidates) -> Decision:
         """Train the candidate with the largest expected gain (Eq. 4), or stop (Eqs. 5–7)."""
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return self._decide(history, candidates)
+
+    def _decide(self, history: History, candidates: Candidates) -> Decision:
         standing = _standing(self.problem, history)
         early = self._stop_early(history, candidates, standing)
         if early is not None:
             return early
-        first = self._unstarted_first(history, candidates)
+        ground = _survey(self.problem, history, candidates)
+        first = self._unstarted_first(history, candidates, ground)
         if first is not None:
-            return self._run(history, candidates, standing, first, leaders=())
-        look = _look(self, history, candidates, standing)
+            return self._run(history, candidates, standing, first, ground, leaders=())
+        look = _look(self, history, standing, ground)
         gains = look.acquisition.gain
         seen = look.prospects.epochs_seen
         # Ties: more epochs seen first, then the lower id.
         order = np.lexsort((np.array(candidates.ids), -seen, -gains))
         leaders = _leaders(self, look, candidates, order[:LEADERS])
-        chosen, chance = int(order[0]), leaders[0].chance
+        chosen, chance = int(order[0]), leaders[0].chance if leaders else 0.0
         outlook = Outlook(regret=standing.regret, chance=chance)
-        standing = replace(standing, threshold=self.rule.threshold(outlook))
+        if leaders:
+            standing = replace(standing, threshold=self.rule.threshold(outlook))
         kind = self._verdict(history, standing, outlook, float(gains[chosen]))
         if kind is None:
-            return self._run(history, candidates, standing, chosen, leaders, look.costs)
-        fans = _fans(self, look, history, candidates)
+            return self._run(history, candidates, standing, chosen, ground, leaders)
         reason = stop_sentence(
             kind, history.spent, self.problem.utility.budget, self.problem.utility.unit, chance
         )
         stop = Stop(kind=kind, reason=reason)
+        fans = _fans(self.problem, look, ground, history, candidates)
         return replace(standing.decision(), stop=stop, leaders=leaders, fans=fans)
 
     def _stop_early(
@@ -75,37 +83,39 @@ class Policy:
     ) -> Decision | None:
         """What ends a study without a look into the future."""
         utility = self.problem.utility
-        kind = None
         if self.max_failures <= history.failures_in_a_row:
             kind = StopReason.FAILURES
-        elif history.spent >= utility.budget * (1 - 1e-9):
-            kind = StopReason.BUDGET_SPENT
-        elif not _free(history, candidates).any():
-            kind = StopReason.NO_CANDIDATES
-        if kind is None:
+        elif not set(candidates.ids) <= _held(history):
             return None
+        elif history.spent >= utility.budget * (2 - SLACK):
+            kind = StopReason.BUDGET_SPENT
+        else:
+            kind = StopReason.NO_CANDIDATES
         reason = stop_sentence(
             kind, history.spent, utility.budget, utility.unit, failures=history.failures_in_a_row
         )
         return replace(standing.decision(), stop=Stop(kind=kind, reason=reason))
 
-    def _unstarted_first(self, history: History, candidates: Candidates) -> int | None:
+    def _unstarted_first(
+        self, history: History, candidates: Candidates, ground: _Ground
+    ) -> int | None:
         """In an open study, configurations given by the user come before any choice."""
         if self.problem.pool_size is None:
             return None
         for trial_id in range(len(self.problem.configurations)):
-            if trial_id not in history.curves and trial_id in candidates.ids:
-                return candidates.index_of(trial_id)
+            if trial_id not in history.curves and trial_id in candidates:
+                row = candidates.index_of(trial_id)
+                return row if ground.can_run[row] else None
         return None
 
     def _verdict(
         self, history: History, standing: _Standing, outlook: Outlook, gain: float
     ) -> StopReason | None:
         """Whether to stop after looking. Nothing stops before the first score."""
+        if gain < 0 and (history.spent > 0 or history.pending):
+            return StopReason.BUDGET_SPENT  # what is left pays no candidate's next epoch
         if not history.path:
             return None
-        if gain < 0:
-            return StopReason.BUDGET_SPENT
         hopeless = Outlook(regret=1.0, chance=0.0)
         if gain == 0 and self.rule(hopeless):  # `never` goes on even then
             flat = standing.utility_max <= standing.utility_min
@@ -118,24 +128,20 @@ class Policy:
         candidates: Candidates,
         standing: _Standing,
         row: int,
+        ground: _Ground,
         leaders: tuple[Leader, ...],
-        costs: Costs | None = None,
     ) -> Decision:
         """Train this candidate for as many epochs as a decision covers and the budget allows."""
-        trial_id = candidates.ids[row]
-        curve = history.curves.get(trial_id)
-        seen = curve.epochs if curve else 0
-        pace = history.epochs_per_decision or 1
-        if costs is not None:
-            left = self.problem.utility.budget * (1 + 1e-9) - history.spent
-            per_epoch = float(costs.per_epoch[row])
-            pace = min(pace, int(left / per_epoch) - int(costs.replay_epochs[row]))
+        seen = int(ground.epochs_seen[row])
+        left = self.problem.utility.budget * SLACK - ground.spent
+        affordable = int(left / ground.costs.per_epoch[row]) - int(ground.costs.replay_epochs[row])
+        pace = max(1, min(history.epochs_per_decision or 1, affordable))
         return replace(
             standing.decision(),
-            trial_id=trial_id,
+            trial_id=candidates.ids[row],
             params=candidates.params[row],
             from_epoch=seen,
-            to_epoch=min(seen + max(1, pace), self.problem.max_epochs),
+            to_epoch=min(seen + pace, self.problem.max_epochs),
             leaders=leaders,
         )
 
@@ -192,66 +198,94 @@ def estimated_regret(now: float, highest: float, lowest: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class _Ground:
+    """What is known before any look into the future."""
+
+    context: Context
+    queries: Queries
+    epochs_seen: NDArray[np.int64]
+    """[candidate]"""
+    costs: Costs
+    spent: float
+    """With what the pending steps are predicted to cost."""
+    can_run: NDArray[np.bool_]
+    """[candidate]: no pending step holds it, and what is left pays for its next epoch."""
+
+
+def _survey(problem: Problem, history: History, candidates: Candidates) -> _Ground:
+    started = list(history.curves.values())
+    encoded = problem.space.encode_all([curve.params for curve in started])
+    costs = predict_costs(
+        history,
+        candidates.ids,
+        candidates.encoded,
+        seen=encoded,
+        unit=problem.utility.unit,
+        rate=problem.utility.rate,
+        unknown=problem.utility.budget / (EPOCHS_GUESSED * problem.max_epochs),
+    )
+    shown = [row for row, curve in enumerate(started) if curve.scores]
+    place = {started[row].trial_id: place for place, row in enumerate(shown)}
+    seen = np.array([_epochs_seen(history, trial_id) for trial_id in candidates.ids], np.int64)
+    held = _held(history)
+    free = np.array([trial_id not in held for trial_id in candidates.ids], bool)
+    spent = history.spent + _pending_cost(history, candidates, costs)
+    return _Ground(
+        context=_context(problem, [started[row] for row in shown], encoded[shown]),
+        queries=Queries(
+            configs=candidates.encoded,
+            curve=np.array([place.get(i, UNSEEN) for i in candidates.ids], np.int64),
+            epochs=query_epochs(problem.max_epochs, seen),
+        ),
+        epochs_seen=seen,
+        costs=costs,
+        spent=spent,
+        can_run=free & (spent + costs.of_next_epoch() <= problem.utility.budget * SLACK),
+    )
+
+
+def _context(problem: Problem, curves: Sequence[Curve], encoded: NDArray[np.float64]) -> Context:
+    """Curves with at least one score, scaled."""
+    scores = np.full((len(curves), problem.max_epochs), np.nan)
+    for row, curve in enumerate(curves):
+        scores[row, : curve.epochs] = problem.scale.to_unit(np.array(curve.scores))
+    return Context(
+        configs=encoded,
+        scores=scores,
+        epochs_seen=np.array([curve.epochs for curve in curves], np.int64),
+        initial=float(problem.scale.to_unit(problem.initial)),
+        max_epochs=problem.max_epochs,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Look:
     """One look into the future: what was asked, and what came of it."""
 
     posterior: Posterior
     prospects: Prospects
     acquisition: Acquisition
-    costs: Costs
+    generator: torch.Generator
 
 
-def _look(policy: Policy, history: History, candidates: Candidates, standing: _Standing) -> _Look:
+def _look(policy: Policy, history: History, standing: _Standing, ground: _Ground) -> _Look:
     problem = policy.problem
-    context, rows = _context(problem, history)
-    costs = predict_costs(
-        history,
-        candidates.ids,
-        candidates.encoded,
-        seen=problem.space.encode_all([curve.params for curve in history.curves.values()])
-        if history.curves
-        else np.empty((0, problem.space.width)),
-        unit=problem.utility.unit,
-        rate=problem.utility.rate,
-        unknown=problem.utility.budget / (EPOCHS_GUESSED * problem.max_epochs),
-    )
-    seen = np.array([_epochs_seen(history, trial_id) for trial_id in candidates.ids], np.int64)
-    curve = np.array([rows.get(trial_id, UNSEEN) for trial_id in candidates.ids], np.int64)
-    epochs = query_epochs(problem.max_epochs, seen)
     prospects = Prospects(
-        queries=Queries(configs=candidates.encoded, curve=curve, epochs=epochs),
-        epochs_seen=np.where(_free(history, candidates), seen, problem.max_epochs),
-        cost=costs.to_reach(seen, epochs),
-        spent=history.spent + _pending_cost(history, candidates, costs),
+        queries=ground.queries,
+        # What cannot be run has nothing ahead of it.
+        epochs_seen=np.where(ground.can_run, ground.epochs_seen, problem.max_epochs),
+        cost=ground.costs.to_reach(ground.epochs_seen, ground.queries.epochs),
+        spent=ground.spent,
         best=float(problem.scale.to_unit(_reference(problem, history))),
         utility=_scaled_utility(problem),
         utility_now=standing.utility_now,
     )
-    posterior = policy.extrapolator.condition(context)
+    posterior = policy.extrapolator.condition(ground.context)
     generator = _generator(problem.seed, history.decisions)
     acquisition = acquire(posterior, prospects, policy.coupling, generator)
-    return _Look(posterior=posterior, prospects=prospects, acquisition=acquisition, costs=costs)
-
-
-def _context(problem: Problem, history: History) -> tuple[Context, dict[int, int]]:
-    """The curves with at least one score, scaled, and the row of each trial among them."""
-    curves = [curve for curve in history.curves.values() if curve.scores]
-    scores = np.full((len(curves), problem.max_epochs), np.nan)
-    for row, curve in enumerate(curves):
-        scores[row, : curve.epochs] = problem.scale.to_unit(np.array(curve.scores))
-    configs = (
-        problem.space.encode_all([curve.params for curve in curves])
-        if curves
-        else np.empty((0, problem.space.width))
+    return _Look(
+        posterior=posterior, prospects=prospects, acquisition=acquisition, generator=generator
     )
-    context = Context(
-        configs=configs,
-        scores=scores,
-        epochs_seen=np.array([curve.epochs for curve in curves], np.int64),
-        initial=float(problem.scale.to_unit(problem.initial)),
-        max_epochs=problem.max_epochs,
-    )
-    return context, {curve.trial_id: row for row, curve in enumerate(curves)}
 
 
 def query_epochs(max_epochs: int, seen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -268,22 +302,20 @@ def _epochs_seen(history: History, trial_id: int) -> int:
     return curve.epochs if curve else 0
 
 
-def _free(history: History, candidates: Candidates) -> NDArray[np.bool_]:
-    """Candidates that no pending step holds."""
-    held = {step.trial_id for step in history.pending.values()}
-    return np.array([trial_id not in held for trial_id in candidates.ids], bool)
+def _held(history: History) -> set[int]:
+    """Trials that a pending step holds."""
+    return {step.trial_id for step in history.pending.values()}
 
 
 def _pending_cost(history: History, candidates: Candidates, costs: Costs) -> float:
     """Steps handed out and not finished count as spent, at their predicted cost."""
-    per_epoch = dict(zip(candidates.ids, costs.per_epoch, strict=True))
-    return float(
-        sum(
-            (step.to_epoch - history.curves[step.trial_id].epochs) * per_epoch[step.trial_id]
-            for step in history.pending.values()
-            if step.trial_id in per_epoch
-        )
-    )
+    total = 0.0
+    for step in history.pending.values():
+        if step.trial_id in candidates:
+            row = candidates.index_of(step.trial_id)
+            ahead = step.to_epoch - _epochs_seen(history, step.trial_id)
+            total += float((ahead + costs.replay_epochs[row]) * costs.per_epoch[row])
+    return total
 
 
 def _reference(problem: Problem, history: History) -> float:
@@ -292,30 +324,27 @@ def _reference(problem: Problem, history: History) -> float:
     return problem.initial if best is None else best
 
 
-class _scaled_utility:  # noqa: N801 (a closure with a name in tracebacks)
+def _scaled_utility(
+    problem: Problem,
+) -> Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]:
     """(spent, scaled best) → utility, through the scale."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def value(spent: NDArray[np.float64], best: NDArray[np.float64]) -> NDArray[np.float64]:
+        raw = problem.scale.for_utility(problem.scale.to_raw(best))
+        return np.asarray(problem.utility(spent, raw))
 
-    def __call__(
-        self, spent: NDArray[np.float64], best: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        scale = self.problem.scale
-        raw = scale.for_utility(scale.to_raw(best))
-        return np.asarray(self.problem.utility(spent, raw))
+    return value
 
 
 def _generator(seed: int, decisions: int) -> torch.Generator:
     """The decision's own random stream: repeated when a study is resumed."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + decisions) % 2**63)
+    return torch.Generator(device="cpu").manual_seed((seed * 1_000_003 + decisions) % 2**63)
 
 
 def _leaders(
     policy: Policy, look: _Look, candidates: Candidates, rows: NDArray[np.int64]
 ) -> tuple[Leader, ...]:
-    generator = _generator(policy.problem.seed, -1)
-    chance = chances(look.posterior, look.prospects, rows, policy.coupling, generator)
+    chance = chances(look.posterior, look.prospects, rows, policy.coupling, look.generator)
     epochs = look.prospects.queries.epochs
     return tuple(
         Leader(
@@ -332,29 +361,32 @@ def _leaders(
     )
 
 
-def _fans(policy: Policy, look: _Look, history: History, candidates: Candidates) -> tuple[Fan, ...]:
-    """Forecasts of the most promising started trials, for the report."""
-    scale = policy.problem.scale
-    gain = look.acquisition.gain
-    started = [r for r in range(len(candidates.ids)) if look.prospects.queries.curve[r] >= 0]
-    rows = sorted(started, key=lambda r: (-gain[r], candidates.ids[r]))[:LEADERS]
+def _fans(
+    problem: Problem, look: _Look, ground: _Ground, history: History, candidates: Candidates
+) -> tuple[Fan, ...]:
+    """Forecasts of the most promising started trials, and of the best, for the report."""
+    curve = ground.queries.curve
+    rows = [row for row in range(len(candidates)) if curve[row] != UNSEEN]
+    if rows:
+        highest = np.nanmax(ground.context.scores, axis=1)
+        rows.sort(key=lambda row: (-look.acquisition.gain[row], -highest[curve[row]]))
+    rows = rows[:LEADERS]
     best = history.best_trial_id
-    if best is not None and best in candidates.ids and candidates.index_of(best) not in rows:
+    if best is not None and best in candidates and candidates.index_of(best) not in rows:
         rows.append(candidates.index_of(best))
     if not rows:
         return ()
-    queries = look.prospects.queries
-    asked = Queries(configs=queries.configs[rows], curve=queries.curve[rows], epochs=queries.epochs)
-    levels = torch.tensor(FAN_LEVELS, dtype=torch.float64)
-    quantiles = look.posterior.forecast(asked).quantile(levels).double().cpu().numpy()
+    levels = torch.from_numpy(np.array(FAN_LEVELS))
+    forecast = look.posterior.forecast(ground.queries.take(np.array(rows)))
+    quantiles = forecast.quantile(levels).double().cpu().numpy()
     fans = []
     for place, row in enumerate(rows):
-        ahead = queries.epochs > _epochs_seen(history, candidates.ids[row])
-        scores = np.asarray(scale.to_raw(quantiles[place][ahead]))
+        ahead = ground.queries.epochs > ground.epochs_seen[row]
+        scores = np.asarray(problem.scale.to_raw(quantiles[place][ahead]))
         fans.append(
             Fan(
                 trial_id=candidates.ids[row],
-                epochs=tuple(int(epoch) for epoch in queries.epochs[ahead]),
+                epochs=tuple(int(epoch) for epoch in ground.queries.epochs[ahead]),
                 levels=FAN_LEVELS,
                 scores=tuple(tuple(float(v) for v in level) for level in scores.T),
             )

@@ -1,14 +1,15 @@
 """Append and replay events. SQLite by default, through SQLAlchemy Core so that others can follow.
 
-One file holds any number of named studies. Readers never block; one process at a time writes to a
-study, and the lock goes with the process, however it ends.
+One file holds any number of named studies. Readers never block and leave nothing open; one process
+at a time writes to a study, and the lock goes with the process, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sqlalchemy as sql
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from freezethaw.errors import BusyError, StorageError, StudyError
-from freezethaw.events import Event, event_from_json
+from freezethaw.events import Event, event_from_json, event_to_json
 
 FORMAT = 1
 DEFAULT_NAME = "default"
+_FULL_BELOW_BYTES = 1 << 16
 
 _schema = sql.MetaData()
 _studies = sql.Table(
@@ -51,6 +53,10 @@ class Log(Protocol):
     name: str
     created: float
 
+    def begin(self, events: Sequence[Event]) -> None:
+        """Make the study, with its first events, and become its one writer."""
+        ...
+
     def read(self) -> list[Event]:
         """All events, in order."""
         ...
@@ -64,28 +70,78 @@ class Log(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up the lock and the connection."""
+        """Let others write; reading goes on to work."""
         ...
 
 
-class SqlLog:
-    """One study in a SQL database."""
+class MemoryLog:
+    """A study that lives no longer than its process."""
 
-    def __init__(self, engine: sql.Engine, name: str, lock_path: Path | None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._engine = engine
-        self._lock = ProcessLock(lock_path) if lock_path else None
+        self.created = time.time()
+        self._rows: list[tuple[str, str]] = []
+
+    def begin(self, events: Sequence[Event]) -> None:
+        """Nobody else can see it."""
+        self.append(events)
+
+    def read(self) -> list[Event]:
+        """All events, in order."""
+        return [event_from_json(kind, body) for kind, body in self._rows]
+
+    def append(self, events: Sequence[Event]) -> None:
+        """As text, so that it accepts what a file would."""
+        self._rows += [(event.kind, event_to_json(event)) for event in events]
+
+    def lock(self) -> None:
+        """There is one writer."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SqlLog:
+    """One study in a SQL database. The writer keeps a connection; readers open one to read."""
+
+    def __init__(self, storage: str | Path, name: str) -> None:
+        self.name = name
+        self.created = math.nan
+        self._storage = storage
+        self._engine = _engine(storage)
+        self._lock = ProcessLock(_lock_path(storage, name))
         self._writer = f"{socket.gethostname()}:{os.getpid()}"
-        with engine.connect() as connection:
-            row = connection.execute(sql.select(_studies).where(_studies.c.name == name)).one()
+        self._connection: sql.Connection | None = None
+        self._study_id = -1
+        self._next = 0
+
+    def begin(self, events: Sequence[Event]) -> None:
+        """One transaction: there is no study without its first events."""
+        self.created = time.time()
+        row = {"name": self.name, "created": self.created, "format": FORMAT}
+        try:
+            connection = self._writable()
+            with _storage_errors(self._storage, self.name), connection.begin():
+                _schema.create_all(connection)
+                made = sql.insert(_studies).values(**row).returning(_studies.c.study_id)
+                self._study_id = connection.execute(made).scalar_one()
+                connection.execute(sql.insert(_events), self._rows(events))
+        except BaseException:
+            self.close()
+            raise
+        self._next = len(events)
+
+    def find(self) -> None:
+        """Look the study up, which must exist."""
+        query = sql.select(_studies).where(_studies.c.name == self.name)
+        with _storage_errors(self._storage, self.name), self._engine.connect() as connection:
+            row = connection.execute(query).one()
         if row.format > FORMAT:
             raise StorageError(
-                f"study {name!r} has format {row.format}; this version of freezethaw reads up to "
-                f"{FORMAT}: upgrade to open it"
+                f"{self._storage}: study {self.name!r} has format {row.format}; this version of "
+                f"freezethaw reads up to {FORMAT}: upgrade to open it"
             )
-        self._study_id: int = row.study_id
-        self.created: float = row.created
-        self._next = 0
+        self._study_id, self.created = row.study_id, row.created
 
     def read(self) -> list[Event]:
         """All events, in order."""
@@ -94,39 +150,52 @@ class SqlLog:
             .where(_events.c.study_id == self._study_id)
             .order_by(_events.c.sequence)
         )
-        with _storage_errors(f"study {self.name!r}"), self._engine.connect() as connection:
+        with _storage_errors(self._storage, self.name), self._engine.connect() as connection:
             rows = connection.execute(query).all()
         self._next = rows[-1].sequence + 1 if rows else 0
         return [event_from_json(row.kind, row.body) for row in rows]
 
     def append(self, events: Sequence[Event]) -> None:
         """One transaction, flushed to disk."""
+        connection, rows = self._writable(), self._rows(events)
+        with _storage_errors(self._storage, self.name), connection.begin():
+            connection.execute(sql.insert(_events), rows)
+        self._next += len(rows)
+
+    def lock(self) -> None:
+        """Become the one writer, or raise `BusyError`."""
+        self._writable()
+
+    def close(self) -> None:
+        """Let others write; reading goes on to work."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._lock.release()
+
+    def _writable(self) -> sql.Connection:
+        self._lock.acquire(self.name)
+        if self._connection is None:
+            with _storage_errors(self._storage, self.name):
+                self._connection = self._engine.connect()
+                # A write-ahead log: readers do not block the writer, nor the writer them.
+                self._connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+                self._connection.rollback()
+        return self._connection
+
+    def _rows(self, events: Sequence[Event]) -> list[dict[str, Any]]:
         now = time.time()
-        rows = [
+        return [
             {
                 "study_id": self._study_id,
                 "sequence": self._next + place,
                 "time": now,
                 "writer": self._writer,
                 "kind": event.kind,
-                "body": json.dumps(event.body(), separators=(",", ":"), allow_nan=False),
+                "body": event_to_json(event),
             }
             for place, event in enumerate(events)
         ]
-        with _storage_errors(f"study {self.name!r}"), self._engine.begin() as connection:
-            connection.execute(sql.insert(_events), rows)
-        self._next += len(rows)
-
-    def lock(self) -> None:
-        """Become the one writer, or raise `BusyError`."""
-        if self._lock:
-            self._lock.acquire(self.name)
-
-    def close(self) -> None:
-        """Give up the lock and the connection."""
-        if self._lock:
-            self._lock.release()
-        self._engine.dispose()
 
 
 class ProcessLock:
@@ -140,21 +209,27 @@ class ProcessLock:
         """Take it at once or raise `BusyError`."""
         if self._file is not None:
             return
-        file = self._path.open("a+")
+        try:
+            file = self._path.open("a+b", buffering=0)
+        except OSError as error:
+            raise StorageError(
+                f"{self._path} cannot be written ({error.strerror}): a study's folder must be "
+                "writable to go on with it; reading it (status, why, report) always works"
+            ) from error
         try:
             _lock_file(file)
         except OSError:
             file.seek(0)
-            holder = file.read().strip() or "another process"
+            holder = file.read().decode().strip() or "another process"
             file.close()
             raise BusyError(
                 f"study {name!r} is being written by {holder}: wait for it, stop it, or give this "
                 "study another name=; reading it (status, why, report) always works"
             ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
         self._file = file
+        with contextlib.suppress(OSError):  # who holds it is for people; the disk may be full
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
 
     def release(self) -> None:
         """Let others write."""
@@ -178,15 +253,13 @@ def _lock_file(file: Any) -> None:
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def create_log(storage: str | Path | None, name: str) -> SqlLog:
-    """A new, empty study; None keeps it in memory. The caller writes its first event."""
-    engine = _engine(storage)
-    with _storage_errors(str(storage)):
-        _schema.create_all(engine)
-        with engine.begin() as connection:
-            row = {"name": name, "created": time.time(), "format": FORMAT}
-            connection.execute(sql.insert(_studies), row)
-    return SqlLog(engine, name, _lock_path(storage, name))
+def create_log(storage: str | Path | None, name: str) -> Log:
+    """A new study, which exists once `begin` was called; None keeps it in memory."""
+    if storage is None:
+        return MemoryLog(name)
+    if study_exists(storage, name):
+        raise StudyError(f"{storage} holds a study {name!r} already; open it or use another name=")
+    return SqlLog(storage, name)
 
 
 def open_log(storage: str | Path, name: str | None = None) -> SqlLog:
@@ -195,82 +268,85 @@ def open_log(storage: str | Path, name: str | None = None) -> SqlLog:
     if name is None and len(names) == 1:
         name = names[0]
     if name is None or name not in names:
-        what = f"no study {name!r}" if name is not None else "several studies"
+        what = "no study" if not names else "several studies"
+        what = what if name is None else f"no study {name!r}"
         listed = ", ".join(map(repr, names)) or "none"
         raise StudyError(f"{storage}: {what}; it holds {listed}; choose one with name=")
-    return SqlLog(_engine(storage), name, _lock_path(storage, name))
+    log = SqlLog(storage, name)
+    log.find()
+    return log
 
 
 def study_names(storage: str | Path) -> list[str]:
     """The names of the studies in a file, oldest first."""
     if not Path(storage).is_file():
         raise StudyError(f"{storage}: no such file; a study is made by ft.tune(..., storage=...)")
-    engine = _engine(storage)
-    with _storage_errors(str(storage)), engine.connect() as connection:
-        if not sql.inspect(engine).has_table("studies"):
+    with _storage_errors(storage), _engine(storage).connect() as connection:
+        tables = sql.inspect(connection).get_table_names()
+        if not tables:  # empty, or made by a process that got no further
+            return []
+        if _studies.name not in tables:
             raise StorageError(f"{storage}: a database, but not one of freezethaw's")
         query = sql.select(_studies.c.name).order_by(_studies.c.study_id)
         return list(connection.execute(query).scalars())
 
 
 def study_exists(storage: str | Path | None, name: str) -> bool:
-    """Whether that study is there and has begun."""
-    if storage is None or not Path(storage).is_file() or not Path(storage).stat().st_size:
-        return False
-    return name in study_names(storage)
+    """Whether that study is there."""
+    return storage is not None and Path(storage).is_file() and name in study_names(storage)
 
 
 def checkpoint_folder(storage: str | Path, name: str) -> Path:
     """Where a study keeps its checkpoints: beside its file."""
-    path = Path(storage)
-    suffix = "" if name == DEFAULT_NAME else f".{_file_name(name)}"
+    path = Path(storage).absolute()
+    suffix = "" if name == DEFAULT_NAME else f".{file_name(name)}"
     return path.with_name(f"{path.name}{suffix}.checkpoints")
 
 
-def _lock_path(storage: str | Path | None, name: str) -> Path | None:
-    if storage is None:
-        return None
-    path = Path(storage)
-    return path.with_name(f"{path.name}.{_file_name(name)}.lock")
+def _lock_path(storage: str | Path, name: str) -> Path:
+    path = Path(storage).absolute()
+    return path.with_name(f"{path.name}.{file_name(name)}.lock")
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
+    """A study's name as a part of a file's."""
     return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in name)
 
 
-def _engine(storage: str | Path | None) -> sql.Engine:
-    if storage is None:
-        # One connection for all, or each would see an empty database of its own.
-        return sql.create_engine(
-            "sqlite://",
-            poolclass=sql.StaticPool,
-            connect_args={"check_same_thread": False},
-        )
-    path = Path(storage)
+def _engine(storage: str | Path) -> sql.Engine:
+    path = Path(storage).absolute()  # the training function may change directory
     if not path.parent.is_dir():
         raise StorageError(f"{storage}: the folder {path.parent} does not exist; create it first")
-    engine = sql.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30})
+    engine = sql.create_engine(
+        sql.URL.create("sqlite", database=str(path)),
+        # What is open is then exactly what the code below holds open.
+        poolclass=sql.NullPool,
+        # A study may be made in one thread and used in another, though not at the same time.
+        connect_args={"timeout": 30, "check_same_thread": False},
+    )
     sql.event.listen(engine, "connect", _make_durable)
     return engine
 
 
 def _make_durable(connection: Any, _record: Any) -> None:
-    """Readers do not block the writer (WAL), and a commit survives a power cut (FULL)."""
-    cursor = connection.cursor()
-    with contextlib.suppress(Exception):  # a read-only file system: reading still works
-        cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
+    """A commit survives a power cut."""
+    connection.execute("PRAGMA synchronous=FULL").close()
 
 
 @contextlib.contextmanager
-def _storage_errors(where: str) -> Iterator[None]:
+def _storage_errors(storage: str | Path, name: str | None = None) -> Iterator[None]:
     """Database errors as ours, with what to do."""
+    where = f"{storage}" if name is None else f"{storage}: study {name!r}"
     try:
         yield
+    except IntegrityError as error:
+        raise BusyError(
+            f"{where}: another process has written to it meanwhile; run again to go on"
+        ) from error
     except OperationalError as error:
         text = str(error.orig)
-        if "full" in text:
+        # Even to read, SQLite needs room for a small file, and calls its absence an I/O error.
+        if "full" in text or ("I/O" in text and _is_full(Path(storage).absolute().parent)):
             raise StorageError(
                 f"{where}: the disk is full; nothing reported before is lost: free some space "
                 "(`freezethaw clean`) and run again"
@@ -278,3 +354,7 @@ def _storage_errors(where: str) -> Iterator[None]:
         raise StorageError(f"{where}: {text}") from error
     except DatabaseError as error:
         raise StorageError(f"{where}: not a readable study ({error.orig})") from error
+
+
+def _is_full(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +21,7 @@ from freezethaw import storage as storages
 from freezethaw.acquisition import Coupling, coupling_from_name
 from freezethaw.candidates import FixedPool, OpenPool, Pool
 from freezethaw.checkpoints import CheckpointStore
+from freezethaw.checkpoints import clean as clean_checkpoints
 from freezethaw.errors import ConfigError, MismatchError, TellError
 from freezethaw.events import (
     Completed,
@@ -41,6 +45,7 @@ from freezethaw.events import (
 )
 from freezethaw.extrapolator import Extrapolator
 from freezethaw.policy import Policy
+from freezethaw.problems import Bounds, UtilityFunction, describe_problem, differences
 from freezethaw.records import (
     Best,
     Decision,
@@ -53,17 +58,15 @@ from freezethaw.records import (
     StopReason,
     TrialState,
 )
-from freezethaw.scale import Scale
 from freezethaw.sentences import stop_sentence
 from freezethaw.space import Parameter, Space
 from freezethaw.stopping import Rule, adaptive
-from freezethaw.utility import Custom, Unavailable, Utility, custom, hard_budget
+from freezethaw.trial import as_number
+from freezethaw.utility import Custom, Unavailable, Utility
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_BUDGET_EPOCHS = 6
-"""Without utility and budget: the best score within 6 × max_epochs epochs (the paper's B = 6 T)."""
 OVERHEAD = 0.1
 """`epochs_per_decision="auto"` keeps deciding under this share of the training time …"""
 GROWTH = 1.5
@@ -81,80 +84,6 @@ FINAL = frozenset(
 """Reasons that stand until the utility changes; the others only paused the study."""
 
 Pace = int | Literal["auto"]
-Bounds = tuple[float | None, float | None]
-UtilityFunction = Callable[[Any, Any], Any]
-
-
-def describe_problem(
-    space: Space | Mapping[str, Parameter],
-    *,
-    max_epochs: int,
-    bounds: Bounds,
-    goal: Goal = "maximize",
-    initial: float | None = None,
-    soft: tuple[float, float] | None = None,
-    scale: Scale | None = None,
-    metric: str = "score",
-    utility: Utility | UtilityFunction | None = None,
-    budget: float | None = None,
-    seed: int = 0,
-    first: Sequence[Params] = (),
-    configurations: Sequence[Params] | None = None,
-    pool_size: int = 512,
-) -> Problem:
-    """Check what a study is asked to be, and put it into one record."""
-    space = Space.of(space)
-    if isinstance(max_epochs, bool) or not isinstance(max_epochs, int) or max_epochs < 1:
-        raise ConfigError(f"max_epochs={max_epochs!r}: must be a whole number of at least 1")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"seed={seed!r}: must be a whole number of at least 0")
-    if configurations is not None and first:
-        raise ConfigError(
-            "first= and configurations= exclude each other: a fixed pool has no order"
-        )
-    scale = scale or Scale.live(goal, bounds, initial, soft)
-    if initial is None:
-        initial = scale.hard[0] if scale.goal == "maximize" else scale.hard[1]
-    given = configurations if configurations is not None else first
-    return Problem(
-        space=space,
-        scale=scale,
-        max_epochs=max_epochs,
-        initial=float(initial),
-        metric=metric,
-        seed=seed,
-        utility=bind_utility(utility, budget, scale, max_epochs),
-        pool_size=pool_size if configurations is None else None,
-        configurations=tuple(space.validate(params) for params in given),
-    )
-
-
-def bind_utility(
-    utility: Utility | UtilityFunction | None,
-    budget: float | None,
-    scale: Scale,
-    max_epochs: int,
-) -> Utility:
-    """The utility for this scale; None means the best score within the budget."""
-    if utility is None:
-        utility = hard_budget(budget if budget is not None else DEFAULT_BUDGET_EPOCHS * max_epochs)
-    elif not isinstance(utility, Utility):
-        if not callable(utility):
-            raise ConfigError(
-                f"utility={utility!r}: pass ft.linear(...), another utility, or f(spent, best)"
-            )
-        if budget is None:
-            raise ConfigError("a callable utility needs budget=, the most that may be spent")
-        utility = custom(utility, budget=budget)
-    elif budget is not None and budget != utility.budget:
-        raise ConfigError(
-            f"budget={budget:g} and a utility with budget {utility.budget:g}: give it in one place"
-        )
-    low, high = scale.soft
-    full = scale.hard[1] - scale.hard[0]
-    if math.isinf(full):
-        full = high - low
-    return utility.bind(goal=scale.goal, low=low, high=high, full=full)
 
 
 class Study:
@@ -177,14 +106,16 @@ class Study:
         max_failures: int = 3,
         epochs_per_decision: Pace = "auto",
     ) -> None:
-        if epochs_per_decision != "auto" and (
-            not isinstance(epochs_per_decision, int) or epochs_per_decision < 1
-        ):
+        if epochs_per_decision != "auto" and not _is_count(epochs_per_decision):
             raise ConfigError(
                 f"epochs_per_decision={epochs_per_decision!r}: 'auto' or a number of at least 1"
             )
+        if not _is_count(max_failures):
+            raise ConfigError(f"max_failures={max_failures!r}: must be at least 1")
         self._log, self._fold = log, fold
         self._storage = storage
+        # Now: the training function may change directory.
+        self._folder = storages.checkpoint_folder(storage, log.name) if storage else None
         self._rule = stopping or adaptive()
         self._coupling = coupling_from_name(coupling) if isinstance(coupling, str) else coupling
         self._weights, self._device = weights, device
@@ -192,7 +123,6 @@ class Study:
         self._max_failures = max_failures
         self._pace = epochs_per_decision
         self._locked = False
-        self._decision_seconds: list[float] = []
         self._clocks: dict[int, float] = {}
         self._pool = _pool(fold.problem)
 
@@ -250,17 +180,21 @@ class Study:
         path = None if storage is None else str(storage)
         if storage is not None and storages.study_exists(storage, name):
             study = cls.open(storage, name, **engine)
-            study._refuse_differences(problem)
-            study.use_utility(problem.utility)
+            try:
+                study._refuse_differences(problem)
+                study.use_utility(problem.utility)
+            except BaseException:
+                study.close()
+                raise
             return study
         created = Created.of(problem, _version())
         fold = Fold()
         fold.apply(created)
         fold.use_utility(problem.utility)
         study = cls(storages.create_log(storage, name), fold, storage=path, **engine)
-        study._log.lock()
+        study._load_extrapolator()  # a space beyond its limits makes no study
+        study._log.begin([created])
         study._locked = True
-        study._log.append([created])
         return study
 
     @classmethod
@@ -272,29 +206,20 @@ class Study:
         `max_failures`, `epochs_per_decision`.
         """
         log = storages.open_log(storage, name)
-        fold = Fold()
-        for event in log.read():
-            fold.apply(event)
-        return cls(log, fold, storage=str(storage), **engine)
+        return cls(log, _fold(log), storage=str(storage), **engine)
 
     def _refuse_differences(self, asked: Problem) -> None:
-        stored = self._fold.problem
-        words = {"mine": "the study", "theirs": "this call"}
-        differences = stored.space.differences(asked.space, **words)
-        differences += stored.scale.differences(asked.scale, **words)
-        for field in ("max_epochs", "initial", "metric", "seed", "pool_size", "configurations"):
-            ours, theirs = getattr(stored, field), getattr(asked, field)
-            if ours != theirs:
-                differences.append(f"{field} is {ours!r} in the study and {theirs!r} in this call")
-        if differences:
+        unlike = differences(self._fold.problem, asked)
+        if unlike:
             raise MismatchError(
                 f"{self._storage}: study {self.name!r} was made differently: "
-                + "; ".join(differences)
+                + "; ".join(unlike)
                 + ". Use the same settings to go on with it, or another name= or storage="
             )
 
     def use_utility(self, utility: Utility) -> None:
         """Go on under another utility, for instance with a larger budget."""
+        self._lock()
         present = self._fold.problem.utility
         if utility.unit != present.unit:
             raise MismatchError(
@@ -363,9 +288,7 @@ class Study:
     @property
     def checkpoints(self) -> CheckpointStore | None:
         """Where saved networks are; None in memory."""
-        if self._storage is None:
-            return None
-        return CheckpointStore(storages.checkpoint_folder(self._storage, self.name))
+        return None if self._folder is None else CheckpointStore(self._folder)
 
     def needed_checkpoints(self, only_best: bool = False) -> set[tuple[int, int]]:
         """(trial, epoch) of the checkpoints that going on, or the best model, still needs."""
@@ -378,6 +301,13 @@ class Study:
             if newest and curve.state is TrialState.ACTIVE and not only_best:
                 needed.add((curve.trial_id, newest.epoch))
         return needed
+
+    def clean(self, only_best: bool = False) -> int:
+        """Delete the checkpoints that are not needed any more; return the bytes that are free."""
+        self._lock()
+        if self._folder is None:
+            return 0
+        return clean_checkpoints(self._folder, self.needed_checkpoints(only_best))
 
     def best(self) -> Best | None:
         """The best trial so far and where its model is."""
@@ -454,8 +384,6 @@ class Study:
         if decision.stop is not None:
             self._append_stop(decision.stop, decision)
             return decision.stop
-        if decision.leaders:
-            self._decision_seconds.append(seconds)
         return self._hand_out(decision, seconds)
 
     def _hand_out(self, decision: Decision, seconds: float) -> Step:
@@ -483,11 +411,10 @@ class Study:
     def _pending(self, step_id: int) -> Step:
         step = self._fold.pending_step(step_id)
         assert step is not None
+        done = self._fold.curve(step.trial_id).epochs
         store = self.checkpoints
-        saved = store.newest(step.trial_id) if store else None
-        if saved is None:
-            return step
-        return Step(**{**vars(step), "checkpoint": saved.files})
+        saved = store.newest(step.trial_id, at_most=done) if store else None
+        return replace(step, from_epoch=done, checkpoint=saved.files if saved else None)
 
     def tell(
         self,
@@ -500,101 +427,145 @@ class Study:
     ) -> bool:
         """Report the score of the step's next epoch; durable when this returns.
 
-        `epoch` says which epoch it is: one that has a score already is ignored (False: the first
-        report stands), one that leaves a gap is refused. `seconds` default to the time since the
-        step was handed out or last told. NaN and ±inf mean that the trial diverged: it is over.
+        Without `epoch`, each call reports the next one. With it, an epoch that has a score already
+        is ignored (False: the first report stands) and one that leaves a gap is refused. `seconds`
+        default to the time since the step was handed out or last told. NaN and ±inf mean that the
+        trial diverged: it is over.
         """
-        step_id = step.step_id if isinstance(step, Step) else step
+        self._lock()
+        step_id = _id(step)
         trial_id = self._fold.trial_of_step(step_id)
         if trial_id is None:
             raise TellError(f"step {step_id}: the study {self.name!r} never handed it out")
         curve = self._fold.curve(trial_id)
-        value = self._read_score(score, trial_id, epoch or curve.epochs + 1)
+        following = curve.epochs + 1
+        if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int)):
+            raise TellError(f"trial {trial_id}: epoch={epoch!r}; an epoch is a whole number")
+        value = self._read_score(score, trial_id, following if epoch is None else epoch)
         if epoch is not None and 1 <= epoch <= curve.epochs:
             return False
-        pending = self._fold.pending_step(step_id)
-        if pending is None:
+        if self._fold.pending_step(step_id) is None:
+            last = f", the last score {curve.scores[-1]:g}" if curve.scores else ""
             raise TellError(
-                f"step {step_id} is finished: trial {trial_id} has {curve.epochs} epochs, "
-                f"the last told was {curve.scores[-1] if curve.scores else 'none'}; ask() for more"
+                f"step {step_id} is finished: trial {trial_id} is {curve.state} with "
+                f"{curve.epochs} epochs{last}; ask() for another step"
             )
-        if epoch is not None and epoch != curve.epochs + 1:
+        if epoch is not None and epoch != following:
             raise TellError(
                 f"trial {trial_id}: epoch {epoch} told after epoch {curve.epochs}; "
-                f"epochs are told in order, tell epoch {curve.epochs + 1} first"
+                f"epochs are told in order, tell epoch {following} first"
             )
         self._append(
             Reported(
                 step_id=step_id,
                 trial_id=trial_id,
-                epoch=curve.epochs + 1,
+                epoch=following,
                 score=value,
-                seconds=self._elapsed(step_id) if seconds is None else float(seconds),
-                extra=dict(extra or {}),
+                seconds=self._seconds(step_id, seconds),
+                extra=_read_extra(extra or {}),
             )
         )
+        self._clocks[step_id] = time.perf_counter()
         return True
 
     def _read_score(self, score: SupportsFloat, trial_id: int, epoch: int) -> float:
-        if isinstance(score, str | bytes):
-            raise TellError(f"trial {trial_id}, epoch {epoch}: got {score!r}; a score is a number")
-        try:
-            value = float(score)
-        except (TypeError, ValueError):
+        value = _read_number(score)
+        if value is None:
             raise TellError(
-                f"trial {trial_id}, epoch {epoch}: got {score!r}; a score is a number"
-            ) from None
+                f"trial {trial_id}, epoch {epoch}: got {score!r}; a score is a number: a float, "
+                "a numpy scalar or a tensor without dimensions"
+            )
         outside = self.problem.scale.check_bounds(value, trial=trial_id, epoch=epoch)
         if outside:
             raise TellError(outside)
         return value
 
-    def _elapsed(self, step_id: int) -> float:
-        now = time.perf_counter()
-        began = self._clocks.get(step_id, now)
-        self._clocks[step_id] = now
-        return now - began
+    def _seconds(self, step_id: int, given: float | None) -> float:
+        """As given, or since this process handed the step out or last told it."""
+        if given is not None:
+            seconds = float(given)
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise TellError(f"seconds={given!r}: must be a number of at least 0")
+            return seconds
+        if step_id in self._clocks:
+            return time.perf_counter() - self._clocks[step_id]
+        if self.problem.utility.unit == "epochs":
+            return 0.0
+        raise TellError(
+            f"step {step_id} was handed out by another process, and the study counts "
+            f"{self.problem.utility.unit}: say with seconds= how long the epoch took"
+        )
 
-    def fail(self, step: Step | int, error: str | BaseException, *, seconds: float = 0.0) -> None:
+    def fail(
+        self, step: Step | int, error: str | BaseException, *, seconds: float | None = None
+    ) -> None:
         """The training of this step raised: its trial is over, the epoch it was in is charged."""
+        self._lock()
         pending = self._unfinished(step)
-        self.fail_trial(pending.trial_id, str(error), seconds=seconds, step_id=pending.step_id)
+        if isinstance(error, BaseException):
+            error = "".join(traceback.format_exception(error))
+        seconds = self._seconds(pending.step_id, seconds)
+        self.fail_trial(pending.trial_id, error, seconds=seconds, step_id=pending.step_id)
 
-    def fail_trial(self, trial_id: int, error: str, *, seconds: float, step_id: int = -1) -> None:
-        """A trial is over, whether a step held it or not (its save hook may have raised)."""
-        self._append(Failed(step_id=step_id, trial_id=trial_id, error=error, seconds=seconds))
+    def fail_trial(
+        self,
+        trial_id: int,
+        error: str,
+        *,
+        seconds: float,
+        step_id: int = -1,
+        epoch: int | None = None,
+    ) -> None:
+        """A trial is over, whether a step held it or not (its save hook may have raised).
+
+        `epoch` is the one that it was in: a new one is charged, one with a score is paid for.
+        """
+        self._lock()
+        self._append(
+            Failed(
+                step_id=step_id,
+                trial_id=trial_id,
+                error=error,
+                seconds=seconds,
+                charged=epoch is None or epoch > self._fold.curve(trial_id).epochs,
+            )
+        )
 
     def complete(self, step: Step | int) -> None:
         """The trial of this step has ended by itself, before its last epoch."""
+        self._lock()
         pending = self._unfinished(step)
         self._append(Completed(step_id=pending.step_id, trial_id=pending.trial_id))
 
     def release(self, step: Step | int) -> None:
         """Give a step back unfinished: its trial can be chosen again."""
+        self._lock()
         self._append(Released(step_id=self._unfinished(step).step_id))
 
     def _unfinished(self, step: Step | int) -> Step:
-        step_id = step.step_id if isinstance(step, Step) else step
-        pending = self._fold.pending_step(step_id)
+        pending = self._fold.pending_step(_id(step))
         if pending is None:
-            raise TellError(f"step {step_id}: not a step that was handed out and is unfinished")
+            raise TellError(f"step {_id(step)}: not a step that was handed out and is unfinished")
         return pending
 
     # ── what the executor tells ──────────────────────────────────────────────────────────────────
 
     def replayed(self, trial_id: int, epoch: int, seconds: float) -> None:
         """An epoch with a score was trained again; charged if eviction, not a crash, lost it."""
+        self._lock()
         curve = self._fold.curve(trial_id)
         charged = curve.epochs - epoch < curve.replay_epochs
         self._append(Replayed(trial_id=trial_id, epoch=epoch, seconds=seconds, charged=charged))
 
     def evicted(self, trial_id: int, replay_epochs: int) -> None:
         """A trial left memory; that many epochs must be trained again before it goes on."""
+        self._lock()
         if self._fold.curve(trial_id).state is TrialState.ACTIVE and replay_epochs:
             self._append(Evicted(trial_id=trial_id, replay_epochs=replay_epochs))
 
     def pause(self, kind: StopReason) -> Stop:
         """Stop for a reason outside the method: interrupted, or past a deadline."""
+        self._lock()
         utility = self.problem.utility
         sentence = stop_sentence(kind, self.history.spent, utility.budget, utility.unit)
         stop = Stop(kind=kind, reason=sentence)
@@ -603,6 +574,7 @@ class Study:
 
     def resume(self) -> None:
         """Go on with a study that was only paused (interrupted, deadline, failures)."""
+        self._lock()
         if self.stop is not None and self.stop.kind not in FINAL:
             self._append(Resumed())
 
@@ -616,14 +588,16 @@ class Study:
         """Become the writer; another one may have written since we read."""
         if self._locked:
             return
-        self._log.lock()
-        self._locked = True
-        fold = Fold()
-        for event in self._log.read():
-            fold.apply(event)
-        if isinstance(fold.problem.utility, Unavailable):
-            fold.use_utility(self._fold.problem.utility)
-        self._fold = fold
+        try:
+            self._log.lock()
+            fold = _fold(self._log)
+        except BaseException:
+            self._log.close()
+            raise
+        mine = self._fold.problem.utility
+        if isinstance(fold.problem.utility, Unavailable) and isinstance(mine, Custom):
+            fold.use_utility(mine)
+        self._fold, self._locked = fold, True
 
     def _append(self, event: Event) -> None:
         """Durable first, then known."""
@@ -637,16 +611,20 @@ class Study:
                 f"study {self.name!r} has the utility {self.problem.utility.describe()}, a Python "
                 "function; pass it again with use_utility() before asking"
             )
-        if self._extrapolator is None:
-            self._extrapolator = load_extrapolator(self._weights, self._device)
-            self._extrapolator.check(self.problem.space.width)
         return Policy(
             problem=self.problem,
-            extrapolator=self._extrapolator,
+            extrapolator=self._load_extrapolator(),
             rule=self._rule,
             coupling=self._coupling,
             max_failures=self._max_failures,
         )
+
+    def _load_extrapolator(self) -> Extrapolator:
+        if self._extrapolator is None:
+            extrapolator = load_extrapolator(self._weights, self._device)
+            extrapolator.check(self.problem.space.width)
+            self._extrapolator = extrapolator
+        return self._extrapolator
 
     def _renew_pool(self) -> None:
         renewal = self._pool.renewal(self.history)
@@ -663,13 +641,12 @@ class Study:
         if self._pace != "auto":
             self._append(PaceFixed(epochs_per_decision=self._pace))
             return
-        # The first decision also loads the network.
-        deciding = self._decision_seconds[1:]
-        training = [s for curve in history.curves.values() for s in curve.seconds]
+        deciding = self._fold.decision_seconds[1:]  # the first one also warms up
+        training = [s for curve in history.curves.values() for s in curve.seconds if s > 0]
         if len(deciding) < MEASURED_DECISIONS or not training:
             return
         per_decision, per_epoch = statistics.median(deciding), statistics.median(training)
-        wanted = per_decision * GROWTH / (OVERHEAD * max(per_epoch, 1e-6))
+        wanted = per_decision * GROWTH / (OVERHEAD * per_epoch)
         self._append(
             PaceFixed(
                 epochs_per_decision=min(max(1, math.ceil(wanted)), self.problem.max_epochs),
@@ -687,6 +664,42 @@ def load_extrapolator(weights: str | Path | Extrapolator | None, device: str) ->
     from freezethaw.pfn.weights import DEFAULT
 
     return PfnExtrapolator.load(DEFAULT if weights is None else weights, device=device)
+
+
+def _fold(log: storages.Log) -> Fold:
+    fold = Fold()
+    for event in log.read():
+        fold.apply(event)
+    return fold
+
+
+def _id(step: Step | int) -> int:
+    return step.step_id if isinstance(step, Step) else step
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _read_number(score: object) -> float | None:
+    number = as_number(score)
+    try:
+        return None if number is None or isinstance(number, bool) else float(number)
+    except OverflowError:
+        return None
+
+
+def _read_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes with a score, if JSON can hold it."""
+    kept = dict(extra)
+    try:
+        json.dumps(kept)
+    except (TypeError, ValueError) as error:
+        raise TellError(
+            f"extra={extra!r}: {error}; beside the score there may be numbers, texts, True, False, "
+            "None, and lists and dicts of them"
+        ) from None
+    return kept
 
 
 def _pool(problem: Problem) -> Pool:

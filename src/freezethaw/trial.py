@@ -166,7 +166,7 @@ def read_report(value: object, metric: str) -> tuple[float, dict[str, Any]]:
 
 
 def _score(value: object, where: str) -> float:
-    number = _number(value)
+    number = as_number(value)
     if number is None or isinstance(number, bool):
         raise TrainError(
             f"{where} yielded {_shown(value)}; a score is a number: a float, an int, a numpy "
@@ -187,7 +187,7 @@ def _key(key: object) -> str:
 def _extra(key: object, value: object) -> Any:
     if value is None or isinstance(value, str):
         return value
-    number = _number(value)
+    number = as_number(value)
     if number is None:
         raise TrainError(
             f'train yielded {_shown(value)} under "{key}"; beside the score a dict may hold '
@@ -196,7 +196,7 @@ def _extra(key: object, value: object) -> Any:
     return number
 
 
-def _number(value: object) -> float | int | bool | None:
+def as_number(value: object) -> float | int | bool | None:
     """The plain Python number in a scalar of any library; None if it is not one."""
     if isinstance(value, bool | int | float):
         # Subclasses (np.float64, IntEnum) become the plain type, which every encoder knows.

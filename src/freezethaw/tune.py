@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -12,17 +13,19 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from freezethaw.acquisition import Coupling
+from freezethaw.errors import ConfigError, StudyError, UtilityError
 from freezethaw.extrapolator import Extrapolator
 from freezethaw.live import View, choose_view
 from freezethaw.memory import MemoryProbe
+from freezethaw.problems import Bounds, UtilityFunction, describe_problem
 from freezethaw.records import Goal, Params, Result, Step, Stop, StopReason, TrialState
 from freezethaw.report.view import StudyView
 from freezethaw.space import Parameter, Space
 from freezethaw.stopping import Rule
 from freezethaw.storage import DEFAULT_NAME, checkpoint_folder
-from freezethaw.study import Bounds, Pace, Study, UtilityFunction, describe_problem
+from freezethaw.study import Pace, Study
 from freezethaw.trial import TrainFunction, check_train
-from freezethaw.trials import CheckpointPolicy, TrialFailed, Trials
+from freezethaw.trials import CheckpointPolicy, Report, TrialFailed, Trials
 from freezethaw.units import parse_seconds
 from freezethaw.utility import Utility
 from freezethaw.views import view_of
@@ -73,7 +76,8 @@ def tune(
         metric: the name of the score, where `train` yields dicts.
         utility: what a result is worth; None: the best score within the budget.
         budget: the most to spend, for `utility=None` or a callable; default 6 × max_epochs epochs.
-        storage: a SQLite file; the study goes on from there when called again. None: in memory.
+        storage: a SQLite file; the study goes on from there when called again. None: in memory,
+            without checkpoints that outlast the call: `result.best.checkpoint` is None.
         name: the study's name in the file.
         seed: of the candidates, the trials and the decisions.
         first: configurations to run before any are chosen.
@@ -97,7 +101,7 @@ def tune(
         The best trial, the bill and the reason of the stop.
     """
     check_train(train)
-    seconds_allowed = None if deadline is None else parse_seconds(deadline)
+    seconds_allowed = _seconds(deadline)
     problem = describe_problem(
         space,
         max_epochs=max_epochs,
@@ -124,25 +128,33 @@ def tune(
         max_failures=max_failures,
         epochs_per_decision=epochs_per_decision,
     )
-    display = view or choose_view(quiet=quiet, stream=sys.stderr)
+    display = choose_view(quiet=quiet, stream=sys.stderr) if view is None else view
 
     def evicted(trial_id: int, epochs: int, saved: int) -> None:
         study.evicted(trial_id, epochs - saved)
 
-    trials = Trials(
-        train,
-        max_epochs=max_epochs,
-        metric=metric,
-        folder=None if storage is None else checkpoint_folder(storage, name),
-        checkpoint=checkpoint,
-        max_suspended=max_suspended,
-        memory_left_free=memory_left_free,
-        probe=memory_probe,
-        notify=display.note,
-        on_evict=evicted,
-    )
-    with study, trials, Interrupts(display.note) as interrupts, display:
-        return Loop(study, trials, display, interrupts, seconds_allowed).run()
+    with study:
+        trials = Trials(
+            train,
+            max_epochs=max_epochs,
+            metric=metric,
+            folder=None if storage is None else checkpoint_folder(storage, name),
+            checkpoint=checkpoint,
+            max_suspended=max_suspended,
+            memory_left_free=memory_left_free,
+            probe=memory_probe,
+            notify=display.note,
+            on_evict=evicted,
+        )
+        with trials, Interrupts(display.note) as interrupts, display:
+            return Loop(study, trials, display, interrupts, seconds_allowed).run()
+
+
+def _seconds(deadline: str | float | None) -> float | None:
+    try:
+        return None if deadline is None else parse_seconds(deadline)
+    except UtilityError as error:
+        raise ConfigError(f"deadline={deadline!r}: {error}") from None
 
 
 class Loop:
@@ -164,21 +176,23 @@ class Loop:
         """Until a stop; then save the current and the best trial."""
         self.study.resume()
         self._keep_best()
-        stop: Stop | None = None
         try:
-            while stop is None:
-                stop = self._pause() or self._one_step()
+            while self.study.stop is None:
+                if self._should_pause():
+                    self._pause()
+                else:
+                    self._one_step()
         finally:
             self.trials.finish()
         self.display.stopped(self._view())
-        return self._result()
+        return self.study.result()
 
-    def _one_step(self) -> Stop | None:
+    def _one_step(self) -> None:
         """A step that is still open (after an interruption), or a new one."""
         unfinished = self.study.pending()
         step = unfinished[0] if unfinished else self.study.ask()
-        if isinstance(step, Stop):
-            return step
+        if isinstance(step, Stop) or self._should_pause():
+            return
         self.display.decided(self._view())
         try:
             self._train(step)
@@ -189,8 +203,8 @@ class Loop:
                 failure.traceback,
                 seconds=failure.seconds,
                 step_id=step.step_id if own else -1,
+                epoch=failure.epoch,
             )
-        return None
 
     def _train(self, step: Step) -> None:
         """Each score is durable before the next epoch begins."""
@@ -199,19 +213,27 @@ class Loop:
             if report.replayed:
                 self.study.replayed(step.trial_id, report.epoch, report.seconds)
             else:
-                self.study.tell(
-                    step,
-                    report.score,
-                    epoch=report.epoch,
-                    seconds=report.seconds,
-                    extra=report.extra,
-                )
+                self._tell(step, report)
                 self._keep_best()
                 self.display.epoch(self._view(), step.trial_id, report.epoch, report.score)
             if self._should_pause() or self._is_over(step):
                 return
         if self.trials.is_completed(step.trial_id) and not self._is_over(step):
             self.study.complete(step)
+
+    def _tell(self, step: Step, report: Report) -> None:
+        try:
+            self.study.tell(
+                step,
+                report.score,
+                epoch=report.epoch,
+                seconds=report.seconds,
+                extra=report.extra,
+            )
+        except StudyError:
+            # The network is ahead of the study now: it must not replace the last checkpoint.
+            self.trials.drop(step.trial_id)
+            raise
 
     def _is_over(self, step: Step) -> bool:
         """Diverged trials are let go at once."""
@@ -224,11 +246,9 @@ class Loop:
         late = self.ends is not None and time.monotonic() > self.ends
         return self.interrupts.requested or late
 
-    def _pause(self) -> Stop | None:
-        if not self._should_pause():
-            return None
+    def _pause(self) -> None:
         interrupted = self.interrupts.requested
-        return self.study.pause(StopReason.INTERRUPTED if interrupted else StopReason.DEADLINE)
+        self.study.pause(StopReason.INTERRUPTED if interrupted else StopReason.DEADLINE)
 
     def _keep_best(self) -> None:
         history = self.study.history
@@ -237,9 +257,6 @@ class Loop:
 
     def _view(self) -> StudyView:
         return view_of(self.study)
-
-    def _result(self) -> Result:
-        return self.study.result()
 
 
 class Interrupts:
@@ -265,7 +282,9 @@ class Interrupts:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
-        self._notify("stopping after this epoch; press Ctrl-C again to abort at once")
+        # The signal may have come while the same stream was written to, which cannot be nested.
+        with contextlib.suppress(RuntimeError):
+            self._notify("stopping after this epoch; press Ctrl-C again to abort at once")
 
     def __exit__(
         self,

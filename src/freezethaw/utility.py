@@ -250,7 +250,9 @@ class Custom(Utility):
         spent, best = np.array([0.1, 0.7]) * self.budget, np.array([0.3, 0.6])
         try:
             once = np.asarray(self.function(spent, best), np.float64)
-            each = [self.function(*pair) for pair in zip(spent.tolist(), best.tolist(), strict=True)]
+            each = [
+                self.function(*pair) for pair in zip(spent.tolist(), best.tolist(), strict=True)
+            ]
             # Not to the last digit: numpy's powers of arrays and of numbers differ there.
             return once.shape == (2,) and np.allclose(once, each, rtol=1e-12, equal_nan=True)
         except Exception:  # whatever a scalar-only function makes of an array
@@ -292,8 +294,7 @@ class Custom(Utility):
                 f"the utility {self.describe()} failed ({type(error).__name__}: {error}); it is "
                 f"called with 0 ≤ spent ≤ {self.budget:g} and {low:g} ≤ best ≤ {high:g}"
             ) from error
-        _check_rising(grid.T, best, spent, "the utility must not fall as the score gets better")
-        _check_rising(-grid, spent, best, "the utility must not rise with what is spent")
+        _check_monotone(grid, spent, best)
         return bound
 
     def describe(self) -> str:
@@ -395,6 +396,8 @@ class Worth(Utility):
     """In score, or as a share of the range where `relative`."""
     cost: float
     relative: bool = False
+    limit: float | None = None
+    """The most that may be spent, where that is less than what a perfect score would be worth."""
     form: ClassVar[str] = "worth"
 
     def value(self, spent: Any, quality: Any) -> Any:
@@ -405,12 +408,18 @@ class Worth(Utility):
         """The linear utility whose budget is where a perfect score no longer pays."""
         span = high - low
         gain = self.gain * full if self.relative else self.gain
+        if gain > full:
+            raise UtilityError(
+                f"{self.describe()}, but scores range over {full:g}: write a smaller gain, "
+                "or a percentage, as in '1%'"
+            )
         budget = span / gain * self.cost
-        return Power(budget=budget, unit=self.unit, rate=self.rate, goal=goal, alpha=span)
+        bound = Power(budget=budget, unit=self.unit, rate=self.rate, goal=goal, alpha=span)
+        return bound if self.limit is None else with_budget(bound, self.limit)
 
     def describe(self) -> str:
         """In one line."""
-        gain = f"{self.gain:.3%}" if self.relative else f"{self.gain:g}"
+        gain = f"{100 * self.gain:g}%" if self.relative else f"{self.gain:g}"
         return f"{gain} of score is worth {amount(self.cost, self.unit)}"
 
 
@@ -443,8 +452,9 @@ def from_json(data: dict[str, Any]) -> Utility:
         raise UtilityError(f"utility form {form!r}: known are {', '.join(_FORMS)}")
     try:
         return _FORMS[form].from_fields(data)
-    except TypeError as error:
-        raise UtilityError(f"utility of form {form!r}: {error}") from error
+    except (TypeError, ValueError, KeyError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise UtilityError(f"utility of form {form!r}: {reason}") from error
 
 
 def from_stored(data: dict[str, Any]) -> Utility:
@@ -500,12 +510,11 @@ def staircase(
     rate: str | float | None = None,
 ) -> Utility:
     """q − Σ αᵢ 1[b ∈ Aᵢ]: each step is (from, α), which lasts, or (low, high, α)."""
-    whole = tuple(
-        (float(s[0]), math.inf, float(s[1]))
-        if len(s) == 2
-        else (float(s[0]), float(s[1]), float(s[2]))
-        for s in steps
-    )
+    if any(len(step) not in (2, 3) for step in steps):
+        raise UtilityError(
+            f"steps {list(steps)}: write each as (from, price) or (low, high, price)"
+        )
+    whole = tuple((s[0], math.inf, s[1]) if len(s) == 2 else (s[0], s[1], s[2]) for s in steps)
     return Staircase(steps=whole, budget=budget, unit=unit, rate=parse_rate(rate))
 
 
@@ -560,8 +569,8 @@ def worth(gain: str | float, cost: str | float, *, rate: str | float | None = No
     """
     number, relative = parse_gain(gain)
     value, unit = parse_cost(cost)
-    if number <= 0 or value <= 0:
-        raise UtilityError(f"worth({gain!r}, {cost!r}): both must be above 0")
+    if not (0 < number < math.inf and 0 < value < math.inf):
+        raise UtilityError(f"worth({gain!r}, {cost!r}): both must be above 0 and finite")
     return Worth(
         gain=number,
         cost=value,
@@ -579,6 +588,8 @@ def with_budget(utility: Utility, budget: float) -> Utility:
         scaled["alpha"] = utility.alpha * (budget / utility.budget) ** utility.c
     elif isinstance(utility, Mix):
         scaled["parts"] = tuple((w, with_budget(part, budget)) for w, part in utility.parts)
+    elif isinstance(utility, Worth):
+        scaled = {"limit": budget}
     return replace(utility, **scaled)
 
 
@@ -598,13 +609,24 @@ def _where(condition: Any, value: Any, other: Any) -> Any:
     return np.where(condition, value, other)
 
 
-def _check_rising(grid: Any, along: Any, across: Any, rule: str) -> None:
-    """Raise where values fall along the first axis."""
+def _check_monotone(grid: Any, spent: Any, best: Any) -> None:
+    """Raise where the utility rises in what is spent or falls as the score gets better.
+
+    grid: [spent, best], the worst score first.
+    """
     finite = grid[np.isfinite(grid)]
     tolerance = 1e-9 * np.ptp(finite) if finite.size else 0.0
     with np.errstate(invalid="ignore"):
-        falls = np.argwhere(grid[1:] - grid[:-1] < -tolerance)
-    if len(falls):
-        row, column = falls[0]
-        first, second = abs(grid[row, column]), abs(grid[row + 1, column])
-        raise UtilityError("")
+        dearer_is_better = np.argwhere(grid[1:] - grid[:-1] > tolerance)
+        better_is_worse = np.argwhere(grid[:, 1:] - grid[:, :-1] < -tolerance)
+    for where, (down, right), rule in (
+        (dearer_is_better, (1, 0), "spending more must not be worth more"),
+        (better_is_worse, (0, 1), "a better score must not be worth less"),
+    ):
+        if len(where):
+            i, j = where[0]
+            k, m = i + down, j + right
+            raise UtilityError(
+                f"utility({spent[i]:g}, {best[j]:g}) = {grid[i, j]:g}, "
+                f"but utility({spent[k]:g}, {best[m]:g}) = {grid[k, m]:g}: {rule}"
+            )

@@ -23,11 +23,12 @@ import torch
 from freezethaw.candidates import OpenPool
 from freezethaw.events import Created, Decided, Event, Problem, Reported
 from freezethaw.policy import Policy
+from freezethaw.problems import describe_problem
 from freezethaw.records import Curve, History, Point, Step, Stop
 from freezethaw.space import Choice, Float, Int, Space
 from freezethaw.stopping import never
 from freezethaw.storage import create_log
-from freezethaw.study import Study, describe_problem, load_extrapolator
+from freezethaw.study import Study, load_extrapolator
 from freezethaw.utility import linear
 
 Row = dict[str, Any]
@@ -209,7 +210,7 @@ def _write_long_study(path: Path, epochs: int) -> None:
                 )
             )
     log = create_log(path, "default")
-    log.append(events)
+    log.begin(events)
     log.close()
 
 

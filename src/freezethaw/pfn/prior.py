@@ -181,10 +181,15 @@ def sample_curves(
     start = initial.view(-1, 1, 1)
     limit = sample_asymptotes(draw, traits[..., ASYMPTOTE], initial).unsqueeze(-1)
     progress = sample_progress(draw, traits, t, longest)
-    y = start + (limit - start) * progress
+    # Before it learns, a configuration is near the untrained score rather than at it.
+    unlike = draw.log_normal(0.008, 1.2, tasks, 1, 1) * draw.chance(0.6, tasks, 1, 1)
+    own_start = (start + unlike * draw.normal(tasks, traits.shape[1], 1)).clamp(0, 1)
+    y = own_start + (limit - own_start) * progress
     y = y - sample_decay(draw, traits, t, longest) * (y - start * 0.5).clamp_min(0)
     y = y + sample_noise(draw, traits, t, longest) * (0.15 + progress.clamp(0, 1))
-    y = _stick_at_start(draw, traits, y, start, t)
+    y = _stick_at_start(draw, traits, y, start)
+    y = _dip_early(draw, traits, y, t)
+    y = _spike(draw, traits, y)
     y = _break_down(draw, traits, y, start, t, longest)
     return _coarsen(draw, y.clamp(0, 1)), initial
 
@@ -275,7 +280,7 @@ def sample_noise(draw: Draws, traits: Tensor, t: Tensor, longest: Tensor) -> Ten
     return (level * (white * shrink * (1 - share) + drift * share)).clamp(-0.4, 0.4)
 
 
-def _stick_at_start(draw: Draws, traits: Tensor, y: Tensor, start: Tensor, t: Tensor) -> Tensor:
+def _stick_at_start(draw: Draws, traits: Tensor, y: Tensor, start: Tensor) -> Tensor:
     """Runs that never learn: they stay at (or very near) the untrained score."""
     tasks = y.shape[0]
     share = 0.9 * draw.uniform(tasks, 1, 1) ** 1.5 * draw.chance(0.45, tasks, 1, 1)
@@ -285,6 +290,31 @@ def _stick_at_start(draw: Draws, traits: Tensor, y: Tensor, start: Tensor, t: Te
     offset = draw.log_normal(1e-3, 1.5, tasks, 1, 1) * draw.normal(tasks, y.shape[1], 1)
     still = start + (shared + offset + tremble).clamp(-0.1, 0.1)
     return torch.where(stuck, still, y)
+
+
+def _dip_early(draw: Draws, traits: Tensor, y: Tensor, t: Tensor) -> Tensor:
+    """Large first steps that are undone again, next to the configurations that diverge for good."""
+    tasks, configs, _ = y.shape
+    share = draw.uniform(tasks, 1, 1, high=0.6) * draw.chance(0.45, tasks, 1, 1)
+    dips = traits[..., DIVERGE].unsqueeze(-1) > 1 - share
+    depth = draw.log_normal(0.3, 1.2, tasks, 1, 1) * draw.log_normal(1.0, 1.0, tasks, configs, 1)
+    lasting = draw.log_normal(1.5, 1.0, tasks, 1, 1) * draw.log_normal(1.0, 0.8, tasks, configs, 1)
+    dip = (depth * torch.exp(-(t - 1) / lasting)).clamp_max(1.0)
+    return torch.where(dips, y * (1 - dip), y)
+
+
+def _spike(draw: Draws, traits: Tensor, y: Tensor) -> Tensor:
+    """Single bad epochs in mid-course, of unstable configurations in some tasks."""
+    tasks, configs, epochs = y.shape
+    rate = draw.log_normal(0.03, 1.0, tasks, 1, 1) * draw.chance(0.25, tasks, 1, 1)
+    unstable = traits[..., NOISE].unsqueeze(-1) > draw.uniform(tasks, 1, 1, low=0.3, high=1.0)
+    hit = (draw.uniform(tasks, configs, epochs) < rate) & unstable
+    fall = hit * draw.uniform(tasks, configs, epochs) ** 2
+    fading = draw.uniform(tasks, 1, 1, high=0.6)
+    for _ in range(2):
+        later = torch.nn.functional.pad(fall[..., :-1], (1, 0))
+        fall = torch.maximum(fall, fading * later)
+    return y * (1 - fall)
 
 
 def _break_down(
