@@ -242,14 +242,19 @@ def test_queries_are_about_the_future() -> None:
     tasks, made = episode()
     for b in range(30):
         real = ~made.padding[b]
-        points = list(zip(made.points.curve[b, real].tolist(), made.points.t[b, real].tolist()))
+        points = list(
+            zip(made.points.curve[b, real].tolist(), made.points.t[b, real].tolist(), strict=True)
+        )
         assert len(set(points)) == len(points)
         seen: dict[int, float] = {}
         for curve, t in points:
             seen[curve] = max(t, seen.get(curve, 0.0))
         longest = tasks.max_epochs[b].item()
         for curve, t, known in zip(
-            made.queries.curve[b].tolist(), made.queries.t[b].tolist(), made.own.seen[b].tolist()
+            made.queries.curve[b].tolist(),
+            made.queries.t[b].tolist(),
+            made.own.seen[b].tolist(),
+            strict=True,
         ):
             assert t <= longest
             assert t > seen.get(curve, 0.0)

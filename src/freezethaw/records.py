@@ -74,7 +74,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """Everything that was paid, in seconds and epochs; `History.spent` counts only what utility does."""
+    """Everything that was paid; `History.spent` counts only what utility does."""
 
     epochs: int = 0
     epochs_replayed: int = 0
@@ -139,7 +139,7 @@ class StopReason(StrEnum):
 _STOP_TEXTS: dict[StopReason, str] = {
     StopReason.NOT_WORTH_IT: "going on is not expected to repay its cost",
     StopReason.NO_GAIN: "no configuration can raise the utility any more",
-    StopReason.NOTHING_AT_STAKE: "neither going on nor spending the whole budget changes the utility",
+    StopReason.NOTHING_AT_STAKE: "neither going on nor spending it all changes the utility",
     StopReason.BUDGET_SPENT: "the budget is spent; extend it to go on",
     StopReason.NO_CANDIDATES: "every configuration has been trained to its end or failed",
     StopReason.DEADLINE: "the deadline passed; run again to go on",
@@ -186,7 +186,7 @@ class Fan:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The outcome of one look at the history: train this trial, or stop, and the numbers behind it."""
+    """What came of one look at the history: train this trial, or stop, and why."""
 
     trial_id: int | None
     params: Params | None = None

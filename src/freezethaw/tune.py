@@ -262,7 +262,8 @@ class Loop:
 class Interrupts:
     """The first Ctrl-C or SIGTERM asks for a pause after the epoch; a second Ctrl-C aborts.
 
-    Handlers are set in the main thread only, and put back at the end.
+    Handlers are set in the main thread only, and put back at the end. A signal that is ignored, as
+    Ctrl-C is in a background job of a shell, stays ignored.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -275,7 +276,8 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
-                self._before[number] = signal.signal(number, self._handle)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002

@@ -1,0 +1,1 @@
+"""The prior-data fitted network that extrapolates learning curves, and its training."""

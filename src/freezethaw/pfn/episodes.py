@@ -42,7 +42,7 @@ def make_episode(tasks: Tasks, draw: Draws, *, context: int, queries: int) -> Ep
 def sample_prefixes(tasks: Tasks, draw: Draws, context: int) -> Tensor:
     """How many epochs of each curve are in the context: [B, N], 0 for those never started."""
     batch, configs = tasks.x.shape[:2]
-    # Total points uniform or log-uniform: the first decisions of a study matter as much as the last.
+    # Total points uniform or log-uniform: a study's first decisions matter as much as its last.
     early = torch.exp(draw.uniform(batch, 1, high=math.log(context)))
     anywhere = draw.uniform(batch, 1, low=1.0, high=context)
     points = torch.where(draw.chance(0.5, batch, 1), early, anywhere).floor()
@@ -68,7 +68,7 @@ def _context_tokens(
     tasks: Tasks, lengths: Tensor, draw: Draws, context: int
 ) -> tuple[Points, Scores, Tensor]:
     """Gather observed points into [B, context] tokens; the first is the 0-epoch token."""
-    batch, configs, epochs = tasks.y.shape
+    batch, _, epochs = tasks.y.shape
     epoch = torch.arange(1, epochs + 1, device=draw.device)
     seen = lengths.unsqueeze(-1)
     # Some contexts are thinned, as long ones are: first and last points stay.
@@ -104,7 +104,7 @@ def _pick_queries(
     tasks: Tasks, lengths: Tensor, draw: Draws, queries: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Which configuration and epoch each query asks for, and how much of its curve is known."""
-    batch, configs = lengths.shape
+    batch = len(lengths)
     started = (lengths > 0) & (lengths < tasks.max_epochs.unsqueeze(-1))
     going_on = 0.5 * started / started.sum(-1, keepdim=True).clamp_min(1)
     fresh = lengths == 0

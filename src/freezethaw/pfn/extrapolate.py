@@ -145,7 +145,7 @@ class PfnPosterior:
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether the hardware multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
     # Missing in some of the torch versions that we allow: then it is float32.
@@ -196,7 +196,9 @@ def choose_points(context: Context, room: int) -> tuple[NDArray[np.int64], NDArr
     if seen.sum() <= room:
         kept = [np.arange(1, n + 1) for n in seen]
     else:
-        best = np.array([int(np.argmax(y[:n])) + 1 for y, n in zip(context.scores, seen, strict=True)])
+        best = np.array(
+            [int(np.argmax(y[:n])) + 1 for y, n in zip(context.scores, seen, strict=True)]
+        )
         # The best point may be one more than the evenly spaced ones.
         fits = [np.minimum(seen, each + 1).sum() <= room for each in range(2, seen.max() + 1)]
         each = 1 + sum(fits)

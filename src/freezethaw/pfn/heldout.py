@@ -256,7 +256,8 @@ def _smoothed(offsets: Ints) -> Array:
     for width in WIDTHS:
         side = _kernel(width)[: BINS + 1]
         parts.append(np.convolve(histogram, np.concatenate([side[:0:-1], side]), mode="same"))
-    return np.maximum(np.array(parts), 0.0)
+    smooth: Array = np.maximum(np.array(parts), 0.0)
+    return smooth
 
 
 def fit_spread(middle: Array, score: Array, pooled: Array, task: Ints) -> Spread:
@@ -294,7 +295,8 @@ class Scores:
             self.density[inside & (self.task == each)].mean(axis=0)
             for each in np.unique(self.task[inside])
         ]
-        return np.array(means).mean(axis=0)
+        over_tasks: Array = np.array(means).mean(axis=0)
+        return over_tasks
 
 
 def compare(

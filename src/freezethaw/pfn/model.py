@@ -51,7 +51,7 @@ class Shape:
 
 
 class Points(NamedTuple):
-    """Where tokens are: `x` [B, n, COLUMNS] with NaN for inactive, `t` [B, n] epochs, `curve` ids."""
+    """Where tokens are: `x` [B, n, COLUMNS], NaN if inactive; `t` [B, n] epochs; `curve` ids."""
 
     x: Tensor
     t: Tensor
@@ -66,7 +66,7 @@ class Scores(NamedTuple):
 
 
 class OwnCurve(NamedTuple):
-    """What a query's own curve has shown so far, [B, Q] each; all scores are ȳ₀ where `seen` is 0."""
+    """What a query's own curve has shown, [B, Q] each; all scores are ȳ₀ where `seen` is 0."""
 
     seen: Tensor
     last: Tensor
@@ -78,7 +78,7 @@ class OwnCurve(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The encoded context: keys and values per layer, [B, H, C, D/H], and the curve of each token."""
+    """The encoded context: keys and values per layer, [B, H, C, D/H], and each token's curve."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -87,7 +87,7 @@ class Memory(NamedTuple):
 
 
 def score_features(y: Tensor) -> Tensor:
-    """A score as itself and as waves, so that its third digit survives the network: [..., 2W + 1]."""
+    """A score as itself and as waves, so that its third digit survives: [..., 2W + 1]."""
     octaves = torch.arange(WAVES, device=y.device, dtype=y.dtype)
     phase = y.unsqueeze(-1) * (math.pi * torch.exp2(octaves))
     return torch.cat([y.unsqueeze(-1), phase.sin(), phase.cos()], dim=-1)
@@ -126,7 +126,7 @@ class Block(nn.Module):
         self.same_curve = nn.Parameter(torch.linspace(0.0, 2.0, shape.heads))
 
     def _split(self, x: Tensor) -> Tensor:  # [B, n, D] → [B, H, n, D/H]
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def remember(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the context tokens at this layer's input."""
@@ -140,8 +140,8 @@ class Block(nn.Module):
             bias = bias.to(query.dtype)
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         x = x + self.mix(seen.transpose(1, 2).flatten(-2))
-        x = x + self.narrow(F.gelu(self.widen(self.norm_think(x))))
-        return x
+        thought: Tensor = self.narrow(F.gelu(self.widen(self.norm_think(x))))
+        return x + thought
 
     def bias(self, curve: Tensor, context_curve: Tensor, padding: Tensor | None) -> Tensor:
         """What is added to the attention scores: [B, H, n, C]."""
@@ -170,7 +170,7 @@ class CurveNetwork(nn.Module):
     def remember(
         self, points: Points, scores: Scores, max_epochs: Tensor, padding: Tensor | None = None
     ) -> Memory:
-        """Encode context tokens: the 0-epoch token is one of them. `padding` is True where empty."""
+        """Encode context tokens, the 0-epoch token among them. `padding` is True where empty."""
         shown = torch.cat([score_features(scores.y), change_features(scores.step)], dim=-1)
         x = self.read_place(place_features(points, max_epochs)).float() + self.read_score(shown)
         keys, values = [], []
@@ -182,9 +182,7 @@ class CurveNetwork(nn.Module):
             x = block(x, key, value, block.bias(points.curve, points.curve, padding))
         return Memory(keys, values, points.curve, padding)
 
-    def forecast(
-        self, memory: Memory, points: Points, own: OwnCurve, max_epochs: Tensor
-    ) -> Tensor:
+    def forecast(self, memory: Memory, points: Points, own: OwnCurve, max_epochs: Tensor) -> Tensor:
         """Logits over bins for each query: [B, Q, K]."""
         # In float32 from here on, each sum included, even under autocast: scores have three digits.
         x = self.read_place(place_features(points, max_epochs)).float() + self.read_own(

@@ -27,12 +27,16 @@ TRAITS = 8
 
 @dataclass(frozen=True)
 class Tasks:
-    """A batch of tasks: `x` [B, N, COLUMNS] (NaN inactive), `y` [B, N, T], `initial` and `max_epochs` [B]."""
+    """A batch of tasks."""
 
     x: Tensor
+    """[B, N, COLUMNS], NaN where inactive."""
     y: Tensor
+    """[B, N, T]"""
     initial: Tensor
+    """[B]"""
     max_epochs: Tensor
+    """[B]"""
 
 
 class Draws:
@@ -85,7 +89,7 @@ def sample_lengths(draw: Draws, tasks: int, epochs: int) -> Tensor:
 
 
 def sample_configs(draw: Draws, tasks: int, configs: int) -> tuple[Tensor, Tensor]:
-    """Configurations as the network sees them, and as the response sees them (inactive = middle)."""
+    """Configurations as the network sees them, and as the response does (inactive = middle)."""
     size = (tasks, configs, COLUMNS)
     x = draw.uniform(*size)
     column = torch.arange(COLUMNS, device=draw.device)
@@ -106,7 +110,7 @@ def sample_configs(draw: Draws, tasks: int, configs: int) -> tuple[Tensor, Tenso
 
 
 def _one_hot_groups(draw: Draws, x: Tensor) -> Tensor:
-    """Turn columns 0..2 and 3..4 of some tasks into one-hot groups, as small choices are encoded."""
+    """In some tasks columns 0..2 and 3..4 are one-hot groups, as small choices are encoded."""
     tasks = x.shape[0]
     for start, stop in ((0, 3), (3, 5)):
         group = x[..., start:stop]
@@ -117,11 +121,11 @@ def _one_hot_groups(draw: Draws, x: Tensor) -> Tensor:
 
 
 def sample_traits(draw: Draws, x: Tensor) -> Tensor:
-    """Random functions of the configuration, correlated with each other: [B, N, TRAITS] in [0, 1]."""
+    """Random functions of the configuration, correlated: [B, N, TRAITS] in [0, 1]."""
     basis = torch.cat([_bowls(draw, x, 5), _networks(draw, x, 5)], dim=-1)
     basis = (basis - basis.mean(1, keepdim=True)) / basis.std(1, keepdim=True).clamp_min(1e-4)
     tasks, configs, parts = basis.shape
-    # Heavy-tailed weights: a trait is mostly one or two of the basis functions, and traits share them.
+    # Heavy-tailed weights: a trait is mostly one or two basis functions, and traits share them.
     weights = draw.normal(tasks, parts, TRAITS) * draw.exponential(tasks, parts, TRAITS) ** 2
     traits = basis @ weights
     own_noise = draw.normal(tasks, configs, TRAITS) * draw.log_normal(0.02, 1.5, tasks, 1, TRAITS)
@@ -320,7 +324,7 @@ def _spike(draw: Draws, traits: Tensor, y: Tensor) -> Tensor:
 def _break_down(
     draw: Draws, traits: Tensor, y: Tensor, start: Tensor, t: Tensor, longest: Tensor
 ) -> Tensor:
-    """Runs that diverge, at once or on the way: to the floor, back to the start, or to some low score."""
+    """Runs that diverge, at once or later: to the floor, back to the start, or some low score."""
     tasks, configs, _ = y.shape
     share = draw.uniform(tasks, 1, 1, high=0.5) * draw.chance(0.4, tasks, 1, 1)
     broken = traits[..., DIVERGE].unsqueeze(-1) > 1 - share

@@ -81,7 +81,7 @@ class Source:
 
     def _capture(self) -> None:
         state = self.generator.get_state()
-        aside = torch.cuda.Stream()
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             self._draw()
@@ -138,7 +138,7 @@ class Trainer:
         # Before the loss: a replayed graph writes gradients where the last ones lay.
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(self.source.next())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimizer.step()
         self.steps += 1
@@ -223,7 +223,9 @@ def train(plan: Plan, out: Path, *, pause_after: float = math.inf, device: str =
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="weights file to write")
     parser.add_argument("--minutes", type=float, default=Plan.minutes, help="wall-clock length")
     parser.add_argument("--pause-after", type=float, default=math.inf, help="stop after, resumable")
