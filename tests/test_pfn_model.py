@@ -317,8 +317,13 @@ def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
     first.save_state(tmp_path / "state.pt")
     second = Trainer(replace(PLAN, seed=9), torch.device("cpu"))
     second.load_state(tmp_path / "state.pt")
+    for mine, theirs in ((first.network, second.network), (first.average, second.average)):
+        theirs = theirs.state_dict()
+        assert all(torch.equal(value, theirs[key]) for key, value in mine.state_dict().items())
+    assert torch.equal(first.generator.get_state(), second.generator.get_state())
     found += [second.step().item() for _ in range(3)]
-    assert found == pytest.approx(expected, abs=1e-5)
+    # In half precision where a tensor lies in memory may change how a product is rounded.
+    assert found == pytest.approx(expected, abs=2e-3)
     assert second.steps == 6
 
 
