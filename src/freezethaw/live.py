@@ -153,7 +153,7 @@ class LiveView(QuietView):
         self._drawn: tuple[object, RenderableType] | None = None
         self._live = Live(
             console=self._console,
-            get_renderable=self._frame,
+            get_renderable=self.frame,
             refresh_per_second=4,
             vertical_overflow="crop",
             # The user's prints appear above the screen. A stream that goes to a file stays there.
@@ -201,7 +201,8 @@ class LiveView(QuietView):
         # Nothing is drawn here: a thread draws at leisure, and training is not slowed by it.
         self._screen = replace(self._screen, view=view, training=training)
 
-    def _frame(self) -> RenderableType:
+    def frame(self) -> RenderableType:
+        """What the screen shows now."""
         screen, size = self._screen, self._console.size
         key = screen, size
         if self._drawn is None or self._drawn[0] != key:
