@@ -613,6 +613,7 @@ def test_without_a_hook_nothing_is_written(folder: Path):
     bench = Bench(counting(hook=False), folder, max_suspended=0, checkpoint="epoch")
     bench.run(1), bench.run(2)
     bench.trials.keep_best(1, 1)
+    assert not bench.trials.can_save
     assert (bench.trials.has_hook(1), bench.trials.best_checkpoint(1, 1)) == (False, None)
     bench.run(1)
     bench.trials.finish()
@@ -848,9 +849,26 @@ def test_a_study_opened_again_keeps_its_best(folder: Path):
     again = Bench(counting(), folder, checkpoint="epoch")
     again.scores = bench.scores
     again.trials.keep_best(1, 2)
-    assert again.trials.has_hook(1)
+    assert again.trials.can_save
+    assert not again.trials.has_hook(1)
     again.run(1, 5)
     assert saved(folder) == {1: [2, 5]}
+
+
+def test_the_best_is_trained_again_from_below_where_the_study_is(folder: Path):
+    bench = Bench(counting(), folder, checkpoint="epoch")
+    bench.run(1, 5)
+    bench.trials.keep_best(1, 3)
+    bench.trials.finish()
+    assert saved(folder) == {1: [5]}  # epoch 3 was the best, and its saving never came
+    again = Bench(counting(), folder)
+    again.trials.keep_best(1, 3)
+    reports = list(again.trials.advance(again.step(1, to=3), 5))
+    assert [(r.epoch, r.score, r.replayed) for r in reports] == [
+        (epoch, bench.scores[1][epoch - 1], True) for epoch in (1, 2, 3)
+    ]
+    again.trials.finish()
+    assert saved(folder) == {1: [3, 5]}
 
 
 def test_the_last_epoch_is_saved_and_the_trial_let_go(folder: Path):

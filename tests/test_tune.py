@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -451,6 +452,55 @@ def test_a_finished_study_returns_at_once(path):
     assert kinds(path) == before
     again = tune(never_called, storage=path, deadline=0)
     assert again.stop == first.stop
+
+
+def test_a_crash_before_the_best_was_saved_costs_the_bill_only(path):
+    first = tune(saving, storage=path)
+    shutil.rmtree(first.best.checkpoint.parent)
+    view = FakeView()
+    again = tune(saving, storage=path, view=view)
+    assert again.stop == first.stop
+    assert json.loads((again.best.checkpoint / "net.json").read_text()) == {
+        "epoch": again.best.epoch
+    }
+    assert (again.spent, again.history.path) == (first.spent, first.history.path)
+    assert again.bill.epochs_replayed == first.bill.epochs_replayed + again.best.epoch
+    assert any("was not saved when the study was cut off" in note for note in view.notes)
+    settled = kinds(path)
+    assert tune(saving, storage=path) == again
+    assert kinds(path) == settled
+
+
+def test_an_interrupt_leaves_the_best_for_the_next_time(path):
+    first = tune(saving, storage=path)
+    assert first.best.epoch >= 2
+    shutil.rmtree(first.best.checkpoint.parent)
+
+    def interrupted(trial):
+        for score in saving(trial):
+            os.kill(os.getpid(), signal.SIGTERM)
+            yield score
+
+    assert tune(interrupted, storage=path).best.checkpoint is None
+    again = tune(saving, storage=path)
+    assert again.best.checkpoint.is_dir()
+    assert again.bill.epochs_replayed == first.bill.epochs_replayed + again.best.epoch
+    assert again.stop == first.stop
+
+
+@pytest.mark.parametrize("function", [train, "raises"])
+def test_a_best_that_cannot_be_saved_again_is_told(path, function):
+    first = tune(saving, storage=path)
+    shutil.rmtree(first.best.checkpoint.parent)
+
+    def raises(trial):
+        yield 1 / 0
+
+    view = FakeView()
+    again = tune(raises if function == "raises" else function, storage=path, view=view)
+    assert again.best.checkpoint is None
+    assert again.stop == first.stop
+    assert ("ZeroDivisionError" in "".join(view.notes)) == (function == "raises")
 
 
 def test_a_larger_budget_thaws_from_checkpoints(path):

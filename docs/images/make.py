@@ -26,8 +26,10 @@ from freezethaw.views import view_of
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-           "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
 COLUMNS, ROWS = 104, 27
 MIDDLE = 0.6
 """The live view is shown when so much of the study's decisions were made."""

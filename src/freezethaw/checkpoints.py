@@ -83,7 +83,23 @@ class CheckpointStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()  # the training function may change directory
         self._by_trial: dict[int, dict[int, Checkpoint]] = {}
-        self._swept = False
+        self._swept = self._made = False
+
+    def exists(self) -> bool:
+        """Whether `make` was called, now or by an earlier process: there are networks to save."""
+        return self._folder.is_dir()
+
+    def make(self) -> None:
+        """Make the folder. As long as no trial has anything to save, there is none."""
+        if not self._made:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CheckpointError(
+                    f"the folder of the checkpoints cannot be made: {self._folder} "
+                    f"({error.strerror}). See that its place can be written to and run again."
+                ) from error
+            self._made = True
 
     def get(self, trial_id: int, epoch: int) -> Checkpoint | None:
         """The checkpoint of exactly that epoch."""

@@ -341,7 +341,7 @@ class Fold:
         self.created: Created | None = None
         self.last_decision: Decided | Stopped | None = None
         self.stop: Stop | None = None
-        """Set while nothing has happened since the study stopped."""
+        """Set while nothing new has happened since the study stopped; a replay is nothing new."""
         self.decision_seconds: list[float] = []
         """What each decision took that looked into the future."""
         self._problem: Problem | None = None
@@ -361,7 +361,8 @@ class Fold:
 
     def apply(self, event: Event) -> None:
         """Fold one."""
-        self.stop = None
+        if not isinstance(event, Replayed):
+            self.stop = None
         getattr(self, f"_on_{event.kind}")(event)
 
     @property

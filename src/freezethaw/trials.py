@@ -165,9 +165,10 @@ class Trials:
     def advance(self, step: Step, known_epochs: int) -> Iterator[Report]:
         """Train one trial until `step.to_epoch`, a report per epoch; replay what was lost first.
 
-        Ends early when the training function returns (see `is_completed`). Ask for the next
-        report only when the last one is durable: `checkpoint="epoch"` saves in between. The
-        iterator may be dropped at any report; the trial then stays frozen there.
+        Where the study knows more epochs than `step.to_epoch`, all of it is replay. Ends early when
+        the training function returns (see `is_completed`). Ask for the next report only when the
+        last one is durable: `checkpoint="epoch"` saves in between. The iterator may be dropped at
+        any report; the trial then stays frozen there.
 
         Raises `TrialFailed` when the user's code raises, `TrainError` when it breaks the contract,
         `CheckpointError` when the disk is full or cannot be written.
@@ -222,12 +223,15 @@ class Trials:
         if self._store.get(trial_id, epoch) is not None:
             self._let_older_go(trial_id, epoch)
 
+    @property
+    def can_save(self) -> bool:
+        """Whether a trial of this study, in this process or an earlier one, had a save hook."""
+        return self._store.exists()
+
     def has_hook(self, trial_id: int) -> bool:
-        """Whether the trial has registered a save hook, or has been saved by one."""
+        """Whether the trial is in memory and has a save hook."""
         live = self._live.get(trial_id)
-        if live is not None and live.link.hook is not None:
-            return True
-        return self._store.newest(trial_id) is not None
+        return live is not None and live.link.hook is not None
 
     def best_checkpoint(self, trial_id: int, epoch: int) -> Path | None:
         """The folder in which the hook saved that epoch's network; None if it did not."""
@@ -277,7 +281,7 @@ class Trials:
 
     def _thaw(self, step: Step, known_epochs: int) -> _Live:
         live = self._live.get(step.trial_id)
-        if live is not None and live.epoch > known_epochs:
+        if live is not None and live.epoch > min(known_epochs, step.to_epoch):
             self._discard(live)  # ahead of the study: the score of its last epoch was not kept
             live = None
         if live is None:
@@ -288,11 +292,12 @@ class Trials:
     def _start(self, step: Step, known_epochs: int, seconds_lost: float = 0.0) -> _Live:
         """A trial from its newest checkpoint or from the start; its generator is made later."""
         self._store.discard_unusable(step.trial_id, step.params, after=known_epochs)
-        checkpoint = self._newest(step.trial_id, known_epochs)
+        wanted = min(known_epochs, step.to_epoch)
+        checkpoint = self._newest(step.trial_id, wanted)
         while checkpoint is not None and not checkpoint.is_intact():
             self._notify(f"{checkpoint.folder} is damaged and will not be used")
             self._store.discard(checkpoint)
-            checkpoint = self._newest(step.trial_id, known_epochs)
+            checkpoint = self._newest(step.trial_id, wanted)
         if checkpoint is None and known_epochs:
             self._tell_of_retraining(step.trial_id, known_epochs)
         link = Link()
@@ -361,6 +366,8 @@ class Trials:
         self._refuse_unread_checkpoint(live, seconds)
         live.seconds_lost = 0.0
         live.epoch += 1
+        if live.link.hook is not None:
+            self._store.make()
         return Report(
             trial_id=live.trial_id,
             epoch=live.epoch,

@@ -20,10 +20,11 @@ from freezethaw.memory import MemoryProbe
 from freezethaw.problems import Bounds, UtilityFunction, describe_problem
 from freezethaw.records import Goal, Params, Result, Step, Stop, StopReason, TrialState
 from freezethaw.report.view import StudyView
+from freezethaw.seeds import trial_seed
 from freezethaw.space import Parameter, Space
 from freezethaw.stopping import Rule
 from freezethaw.storage import DEFAULT_NAME, checkpoint_folder
-from freezethaw.study import Pace, Study
+from freezethaw.study import FINAL, Pace, Study
 from freezethaw.trial import TrainFunction, check_train
 from freezethaw.trials import CheckpointPolicy, Report, TrialFailed, Trials
 from freezethaw.units import parse_seconds
@@ -182,6 +183,8 @@ class Loop:
                     self._pause()
                 else:
                     self._one_step()
+            self.trials.finish()
+            self._recover_best()
         finally:
             self.trials.finish()
         self.display.stopped(self._view())
@@ -254,6 +257,36 @@ class Loop:
         history = self.study.history
         if history.best_trial_id is not None and history.best_epoch is not None:
             self.trials.keep_best(history.best_trial_id, history.best_epoch)
+
+    def _recover_best(self) -> None:
+        """Train the best network again where a crash came between its score and its saving.
+
+        Only when the study is at its end: a trial that goes on recovers on its way.
+        """
+        stop, best = self.study.stop, self.study.best()
+        lost = best is not None and best.checkpoint is None and self.trials.can_save
+        if stop is None or stop.kind not in FINAL or best is None or not lost:
+            return
+        self.display.note(
+            f"the network of trial {best.trial_id} at epoch {best.epoch} was not saved when the "
+            "study was cut off; it is trained again, on the bill but not on what was spent"
+        )
+        step = Step(
+            step_id=-1,
+            trial_id=best.trial_id,
+            params=best.params,
+            from_epoch=0,
+            to_epoch=best.epoch,
+            seed=trial_seed(self.study.problem.seed, best.trial_id),
+        )
+        known = self.study.history.curves[best.trial_id].epochs
+        try:
+            for report in self.trials.advance(step, known):
+                self.study.replayed(best.trial_id, report.epoch, report.seconds)
+                if self._should_pause() or not self.trials.has_hook(best.trial_id):
+                    return
+        except TrialFailed as failure:
+            self.display.note(f"it could not be: {failure.traceback.strip()}")
 
     def _view(self) -> StudyView:
         return view_of(self.study)

@@ -30,8 +30,12 @@ class Executor(Protocol):
     def keep_best(self, trial_id: int, epoch: int) -> None:
         """Say which trial and epoch are the best so far."""
 
+    @property
+    def can_save(self) -> bool:
+        """Whether a trial of this study ever had a save hook."""
+
     def has_hook(self, trial_id: int) -> bool:
-        """Whether the trial can be saved."""
+        """Whether the trial is in memory and can be saved."""
 
     def best_checkpoint(self, trial_id: int, epoch: int) -> Path | None:
         """Where the network of that epoch is on disk."""

@@ -3,7 +3,8 @@
     python -m freezethaw.pfn.training --minutes 18 --out cfbo-nt.safetensors
 
 Run again with the same `--out` after an interruption (or with `--pause-after`) and it goes on from
-`<out>.resume.pt` where the schedule was.
+`<out>.resume.pt`, which is written every minute, where the schedule was. `--start-from` begins a
+schedule of its own at the weights of an earlier run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from freezethaw.errors import ExtrapolatorError
 from freezethaw.pfn import weights
 from freezethaw.pfn.episodes import Episode, make_episode
 from freezethaw.pfn.model import CurveNetwork, Shape
@@ -31,6 +33,8 @@ AVERAGE_OVER = 1500
 
 LOG_EVERY = 500
 """Steps."""
+SAVE_EVERY = 60.0
+"""Seconds: a killed run loses no more."""
 COMPILE_MODE = "reduce-overhead"
 
 
@@ -47,6 +51,8 @@ class Plan:
     warm_up: float = 0.03
     weight_decay: float = 0.01
     seed: int = 0
+    start_from: str | None = None
+    """Weights to begin with, a shipped name or a file; None: random ones."""
 
 
 class Source:
@@ -99,7 +105,7 @@ class Trainer:
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self.plan, self.device = plan, device
         torch.manual_seed(plan.seed)
-        self.network = CurveNetwork(plan.shape).to(device)
+        self.network = _first_network(plan).to(device).requires_grad_(True).train()
         self.average = copy.deepcopy(self.network)
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(),
@@ -149,12 +155,17 @@ class Trainer:
             )
         return loss.detach().clone()
 
-    def run(self, pause_after: float, log: Callable[[dict[str, float]], None]) -> bool:
+    def run(
+        self,
+        pause_after: float,
+        log: Callable[[dict[str, float]], None],
+        save: Callable[[], None] = lambda: None,
+    ) -> bool:
         """Train until the plan's minutes are over (True) or for `pause_after` minutes (False)."""
         self.step()  # compiles, which is not training time
         began, before = time.monotonic(), self.seconds
         recent: list[Tensor] = []
-        logged = self.steps
+        logged, saved = self.steps, before
         while self.seconds < 60 * self.plan.minutes:
             recent.append(self.step())
             if len(recent) == 50:  # .item() waits for the device: seldom
@@ -166,10 +177,14 @@ class Trainer:
                     log({"step": self.steps, "seconds": round(self.seconds, 1), "nll": loss})
                 if self.seconds - before > 60 * pause_after:
                     return False
+                if self.seconds > saved + SAVE_EVERY:
+                    saved = self.seconds
+                    save()
         return True
 
     def save_state(self, path: Path) -> None:
-        """Everything needed to go on."""
+        """Everything needed to go on; whole at every moment, so that it can be killed at any."""
+        pending = path.with_name(f"{path.name}.tmp")
         torch.save(
             {
                 "network": self.network.state_dict(),
@@ -179,8 +194,9 @@ class Trainer:
                 "steps": self.steps,
                 "seconds": self.seconds,
             },
-            path,
+            pending,
         )
+        pending.replace(path)
 
     def load_state(self, path: Path) -> None:
         """Go on from a state of our own (tensors and numbers only)."""
@@ -190,6 +206,18 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"].cpu())
         self.steps, self.seconds = state["steps"], state["seconds"]
+
+
+def _first_network(plan: Plan) -> CurveNetwork:
+    if plan.start_from is None:
+        return CurveNetwork(plan.shape)
+    network = weights.load(weights.find(plan.start_from))
+    if network.shape != plan.shape:
+        raise ExtrapolatorError(
+            f"weights {plan.start_from!r} have {network.shape}, the plan has {plan.shape}; "
+            "training can only go on with a network of the same shape"
+        )
+    return network
 
 
 def train(plan: Plan, out: Path, *, pause_after: float = math.inf, device: str = "auto") -> bool:
@@ -209,15 +237,21 @@ def train(plan: Plan, out: Path, *, pause_after: float = math.inf, device: str =
             file.write(line + "\n")
             file.flush()
 
-        finished = trainer.run(pause_after, log)
-    about = {key: value for key, value in asdict(plan).items() if key != "shape"}
-    weights.save(
-        out, trainer.average, steps=trainer.steps, seconds=round(trainer.seconds), plan=about
-    )
+        def save() -> None:
+            trainer.save_state(state)
+            about = {key: value for key, value in asdict(plan).items() if key != "shape"}
+            weights.save(
+                out,
+                trainer.average,
+                steps=trainer.steps,
+                seconds=round(trainer.seconds),
+                plan=about,
+            )
+
+        finished = trainer.run(pause_after, log, save)
+        save()
     if finished:
-        state.unlink(missing_ok=True)
-    else:
-        trainer.save_state(state)
+        state.unlink()
     return finished
 
 
@@ -229,6 +263,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="weights file to write")
     parser.add_argument("--minutes", type=float, default=Plan.minutes, help="wall-clock length")
     parser.add_argument("--pause-after", type=float, default=math.inf, help="stop after, resumable")
+    parser.add_argument("--start-from", help="weights to begin with: a shipped name or a file")
     parser.add_argument("--tasks", type=int, default=Plan.tasks, help="tasks per step")
     parser.add_argument("--width", type=int, default=Shape.width)
     parser.add_argument("--layers", type=int, default=Shape.layers)
@@ -245,6 +280,7 @@ def main() -> None:
         tasks=given.tasks,
         learning_rate=given.learning_rate,
         seed=given.seed,
+        start_from=given.start_from,
     )
     done = train(plan, given.out, pause_after=given.pause_after, device=given.device)
     print("finished" if done else f"paused; run again to go on from {given.out}")
