@@ -189,6 +189,22 @@ def test_worth_before_a_study_is_known():
 
 
 @pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: linear(alpha=0.1, budget="2h"), "write budget=7200, unit='seconds'"),
+        (lambda: linear(alpha=0.1, budget="$20"), "write budget=20, unit='money'"),
+        (lambda: linear(alpha=0.1, budget="lots"), "'lots': write money"),
+        (lambda: linear(alpha=0.1, budget=None), "budget=None: must be a number"),
+        (lambda: linear(alpha="1%", budget=10), "alpha='1%': must be a number"),
+        (lambda: hard_budget(True), "budget=True: must be a number"),
+    ],
+)
+def test_what_should_be_a_number(make, rule):
+    with pytest.raises(UtilityError, match=rule):
+        make()
+
+
+@pytest.mark.parametrize(
     ("gain", "cost", "rate", "rule"),
     [
         ("0% accuracy", "$20", 1, "both must be above 0 and finite"),
@@ -346,7 +362,7 @@ def test_json_and_back(utility):
         ({}, "None: known are power"),
         ({"form": "power", "budget": 1}, "'power'.*alpha"),
         ({"form": "power", "budget": 1, "alpha": 1, "beta": 2}, "'power'.*beta"),
-        ({"form": "power", "budget": "1", "alpha": 1}, "'power'"),
+        ({"form": "power", "budget": [1], "alpha": 1}, r"budget=\[1\]: must be a number"),
         ({"form": "staircase", "budget": 1}, "'staircase': 'steps' is missing"),
         ({"form": "staircase", "budget": 1, "steps": [[1, 2]]}, "'staircase'"),
         ({"form": "custom", "budget": 1, "function": "f"}, "'f', which a file cannot hold; pass"),

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +42,13 @@ class Utility(ABC):
     form: ClassVar[str]
 
     def __post_init__(self) -> None:
+        if isinstance(self.budget, str):
+            value, unit = parse_cost(self.budget)
+            raise UtilityError(
+                f"budget={self.budget!r}: a number in the unit beside it; "
+                f"write budget={value:g}, unit={unit!r}"
+            )
+        _check_numbers(self)
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise UtilityError(f"budget={self.budget}: a utility needs a finite budget above 0")
         if self.unit not in ("epochs", "seconds", "money"):
@@ -594,6 +602,14 @@ def with_budget(utility: Utility, budget: float) -> Utility:
 
 
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_numbers(utility: Utility) -> None:
+    """Every field that is a number by its annotation is one."""
+    for each in fields(utility):
+        value = getattr(utility, each.name)
+        if each.type == "float" and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise UtilityError(f"{each.name}={value!r}: must be a number")
 
 
 def _is_tensor(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """How well forecasts fit real curves: held-out log density of the network and of two baselines.
 
     python -m freezethaw.pfn.heldout --tables TABLE.npz ... [--weights cfbo-nt] [--tasks train]
+                                     [--out results/heldout.md]
 
 Contexts are shaped as tuning makes them: prefixes of curves, a few long and many short, 5 to 300
 points in all, from a pool of configurations. Asked is what comes later in those curves, and curves
@@ -18,6 +19,7 @@ On a training task the spread is fitted on the other ones.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -368,6 +370,23 @@ def lines(scores: Scores) -> Iterator[str]:
             yield f"| {name} | {inside.sum()} | {figures} |"
 
 
+def page(sections: Sequence[str], command: str) -> str:
+    """The page for results/."""
+    return "\n".join(
+        [
+            "# How well forecasts fit real curves",
+            "",
+            f"Made by `{command}`.",
+            "",
+            "Held-out log density in nats per score, higher is better; 0 is a uniform guess. Means",
+            "over tasks of the mean over a task's queries. `src/freezethaw/pfn/heldout.py` says",
+            "how contexts are drawn, and what the two baselines are given.",
+            *sections,
+            "",
+        ]
+    )
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -375,24 +394,34 @@ def main() -> None:
     )
     parser.add_argument("--tables", type=Path, nargs="+", required=True, help="files or folders")
     parser.add_argument("--weights", default=weights.DEFAULT, help="a shipped name or a file")
-    parser.add_argument("--tasks", choices=("train", "test"), default="train")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=("train", "test"), default=["train"], help="default: train"
+    )
     parser.add_argument("--per-task", type=int, default=8, help="contexts per task")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="also write a page to this file")
     given = parser.parse_args()
     extrapolator = PfnExtrapolator.load(given.weights, given.device)
+    sections = []
     for path in given.tables:
         for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
-            test = given.tasks == "test"
-            scores = compare(
-                read_table(file), extrapolator, test=test, per_task=given.per_task, seed=given.seed
-            )
-            print(
-                f"\n{file.stem}, {given.tasks}ing tasks"
-                if not test
-                else f"\n{file.stem}, test tasks"
-            )
-            print(*lines(scores), sep="\n", flush=True)
+            for kind in given.tasks:
+                scores = compare(
+                    read_table(file),
+                    extrapolator,
+                    test=kind == "test",
+                    per_task=given.per_task,
+                    seed=given.seed,
+                )
+                title = f"## {file.stem}, {'test' if kind == 'test' else 'training'} tasks"
+                sections.append("\n".join(["", title, "", *lines(scores)]))
+                print(sections[-1], flush=True)
+    if given.out is not None:
+        asked = [Path(word).name if ".npz" in word else word for word in sys.argv[1:]]
+        command = " ".join(["python -m freezethaw.pfn.heldout", *asked])
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(page(sections, command), encoding="utf-8")
 
 
 if __name__ == "__main__":
