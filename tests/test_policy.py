@@ -172,12 +172,9 @@ def test_what_the_extrapolator_is_told():
     # A trial without a score is no part of the context.
     assert context.configs.tolist() == [[0.0], [0.5]]
     assert context.epochs_seen.tolist() == [2, 1]
-    scaled = [
-        [problem.scale.to_unit(0.0), problem.scale.to_unit(0.5)],
-        [problem.scale.to_unit(-0.5)],
-    ]
-    for scores, expected in zip(context.scores, scaled, strict=True):
-        assert scores[: len(expected)].tolist() == expected
+    for scores, raw in zip(context.scores, ([0.0, 0.5], [-0.5]), strict=True):
+        expected = problem.scale.to_unit(np.array(raw))
+        assert scores[: len(raw)].tolist() == expected.tolist()
         assert np.isnan(scores[len(raw) :]).all()
     assert (context.initial, context.max_epochs) == (0.0, EPOCHS)
 

@@ -42,12 +42,6 @@ class Utility(ABC):
     form: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if isinstance(self.budget, str):
-            value, unit = parse_cost(self.budget)
-            raise UtilityError(
-                f"budget={self.budget!r}: a number in the unit beside it; "
-                f"write budget={value:g}, unit={unit!r}"
-            )
         _check_numbers(self)
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise UtilityError(f"budget={self.budget}: a utility needs a finite budget above 0")
@@ -607,7 +601,13 @@ def with_budget(utility: Utility, budget: float) -> Utility:
 def _check_numbers(utility: Utility) -> None:
     """Every field that is a number by its annotation is one."""
     for each in fields(utility):
-        value = getattr(utility, each.name)
+        value: Any = getattr(utility, each.name)
+        if each.name == "budget" and isinstance(value, str):
+            number, unit = parse_cost(value)
+            raise UtilityError(
+                f"budget={value!r}: a number in the unit beside it; "
+                f"write budget={number:g}, unit={unit!r}"
+            )
         if each.type == "float" and (isinstance(value, bool) or not isinstance(value, Real)):
             raise UtilityError(f"{each.name}={value!r}: must be a number")
 
