@@ -34,7 +34,7 @@ FLOORS = {
         isolation memory checkpoints trial trials executors
         storage study
         report.view report.svg report.words report.plot report.charts report.text report.page report
-        live views tune
+        live views loop
         config demo bench.overhead bench cli
         """,
 }
@@ -286,7 +286,7 @@ def test_importing_the_package_is_quick_and_loads_nothing_heavy():
 def test_tuning_loads_the_network_only_when_it_decides():
     loaded = run_python("""
         import sys
-        import freezethaw.tune
+        import freezethaw.loop
         print("\\n".join(sys.modules))
     """).split()
     assert not [name for name in loaded if name.startswith("freezethaw.pfn")]

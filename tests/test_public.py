@@ -46,6 +46,13 @@ def test_names_come_from_where_the_package_says():
         assert isinstance(getattr(ft, name), types.ModuleType)
 
 
+def test_no_function_has_the_name_of_a_module():
+    """Importing the module would put it where the function is expected."""
+    folder = Path(ft.__file__).parent
+    modules = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
+    assert modules & set(ft.__all__) == set(ft._MODULES)
+
+
 def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(ft.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))

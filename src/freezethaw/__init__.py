@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from freezethaw import stopping, utility
     from freezethaw.errors import FreezeThawError
+    from freezethaw.loop import tune
     from freezethaw.records import Result, Step, Stop, StopReason
     from freezethaw.space import Choice, Float, Int
     from freezethaw.study import Study
     from freezethaw.trial import Trial
-    from freezethaw.tune import tune
     from freezethaw.utility import (
         custom,
         hard_budget,
@@ -58,11 +58,11 @@ __all__ = [
 
 _HOMES = {
     "errors": ["FreezeThawError"],
+    "loop": ["tune"],
     "records": ["Result", "Step", "Stop", "StopReason"],
     "space": ["Choice", "Float", "Int"],
     "study": ["Study"],
     "trial": ["Trial"],
-    "tune": ["tune"],
     "utility": [
         "custom",
         "hard_budget",

@@ -127,7 +127,7 @@ def _run(
     quiet: bool,
 ) -> Result:
     from freezethaw.config import read_study_file
-    from freezethaw.tune import tune
+    from freezethaw.loop import tune
 
     settings = read_study_file(config)
     module, train = _load_target(target)

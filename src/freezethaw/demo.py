@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from freezethaw import report
 from freezethaw.errors import ConfigError
+from freezethaw.loop import tune
 from freezethaw.records import Result
 from freezethaw.space import Choice, Float, Int, Parameter
 from freezethaw.study import Study
 from freezethaw.trial import Trial
-from freezethaw.tune import tune
 from freezethaw.utility import linear
 from freezethaw.views import view_of
 
