@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from freezethaw.pfn import weights
+from freezethaw.errors import ExtrapolatorError
+from freezethaw.pfn import training, weights
 from freezethaw.pfn.episodes import Episode, make_episode, sample_prefixes
 from freezethaw.pfn.model import (
     COLUMNS,
@@ -338,6 +339,46 @@ def test_train_pauses_and_finishes(tmp_path: Path) -> None:
     assert about["plan"]["minutes"] == 0.12
     assert about["seconds"] >= 7
     assert weights.load(out).shape == TINY
+
+
+def test_training_begins_at_given_weights(tmp_path: Path) -> None:
+    net = network(seed=3)
+    weights.save(tmp_path / "net.safetensors", net)
+    plan = replace(PLAN, start_from=str(tmp_path / "net.safetensors"))
+    trainer = Trainer(plan, torch.device("cpu"))
+    for mine, given in zip(trainer.network.parameters(), net.parameters(), strict=True):
+        assert torch.allclose(mine, given, atol=1e-3)
+        assert mine.requires_grad
+    before = [each.clone() for each in trainer.network.parameters()]
+    trainer.seconds = 10.0  # past the warm-up
+    trainer.step()
+    assert any(
+        not torch.equal(a, b) for a, b in zip(before, trainer.network.parameters(), strict=True)
+    )
+
+
+def test_training_cannot_begin_at_weights_of_another_shape(tmp_path: Path) -> None:
+    weights.save(tmp_path / "net.safetensors", network())
+    plan = replace(
+        PLAN, shape=replace(TINY, width=64), start_from=str(tmp_path / "net.safetensors")
+    )
+    with pytest.raises(ExtrapolatorError, match=r"width=32.*width=64.*same shape"):
+        Trainer(plan, torch.device("cpu"))
+
+
+def test_training_saves_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(training, "LOG_EVERY", 0)
+    trainer = Trainer(replace(PLAN, minutes=0.02), torch.device("cpu"))
+    saved: list[int] = []
+
+    def save() -> None:
+        trainer.save_state(tmp_path / "state.pt")
+        saved.append(trainer.steps)
+        assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+    assert trainer.run(float("inf"), lambda row: None, save)
+    assert saved == sorted(set(saved)) != []
 
 
 def test_weights_survive_the_file(tmp_path: Path) -> None:

@@ -85,6 +85,11 @@ class PfnPosterior:
 
     def forecast(self, queries: Queries) -> BinnedForecast:
         """The distribution of the scaled score for every query."""
+        with _plain(self._device, self._half):
+            return BinnedForecast(mass=self._all_masses(queries), borders=self._borders)
+
+    def _all_masses(self, queries: Queries) -> Tensor:
+        """[row, epoch, bin], a part of the rows at a time."""
         rows, epochs = len(queries.curve), len(queries.epochs)
         # One task has one number of columns: the memory was read with as many.
         x = self._floats(_pad_columns(queries.configs))
@@ -93,14 +98,13 @@ class PfnPosterior:
         mass = torch.empty(rows, epochs, bins, dtype=torch.float32, device=self._device)
         unseen = queries.curve == UNSEEN
         per_chunk = max(1, CHUNK // max(1, epochs))
-        with _plain(self._device, self._half):
-            # Apart, because configurations without a curve take an attention without a bias.
-            for group in (np.flatnonzero(unseen), np.flatnonzero(~unseen)):
-                for start in range(0, len(group), per_chunk):
-                    part = group[start : start + per_chunk]
-                    index = torch.from_numpy(part).to(self._device)
-                    mass[index] = self._masses(x[index], queries.curve[part], t)
-        return BinnedForecast(mass=mass, borders=self._borders)
+        # Apart, because configurations without a curve take an attention without a bias.
+        for group in (np.flatnonzero(unseen), np.flatnonzero(~unseen)):
+            for start in range(0, len(group), per_chunk):
+                part = group[start : start + per_chunk]
+                index = torch.from_numpy(part).to(self._device)
+                mass[index] = self._masses(x[index], queries.curve[part], t)
+        return mass
 
     def _masses(self, x: Tensor, curve: NDArray[np.int64], t: Tensor) -> Tensor:
         """[row, epoch, bin] for a few configurations, all of them with a curve or all without."""
