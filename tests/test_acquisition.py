@@ -617,3 +617,28 @@ def test_the_order_of_the_bins_below_is_without_meaning():
     assert gains(shuffled, replace(look, best=0.6)) == pytest.approx(
         gains(mass, replace(look, best=0.6)), abs=1e-14
     )
+
+
+# ── scores that run off to a bound ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("bound", [10.0, 100.0, 1e3, 1e6, 1e300])
+def test_a_far_bound_does_not_make_the_top_bin_priceless(bound: float) -> None:
+    """The mean over a bin, against very many points in it."""
+    scale = Scale.live("minimize", (-bound, bound), initial=7.0, soft=(-3.0, 7.0))
+    free = linear(alpha=0.0, budget=300).bind(goal="minimize", low=-3, high=7, full=2 * bound)
+
+    def utility(b: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.asarray(free(b, scale.for_utility(scale.to_raw(np.asarray(y)))))
+
+    best = float(scale.to_unit(2.0))
+    look = prospects([[1.0]], best=best, utility=utility, now=-2.0)
+    levels, _ = cost_levels(look)
+    borders = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    found = gain_table(look, levels, borders)
+    inside = (np.arange(400_000) + 0.5) / 400_000
+    for index in (999, 998, 700):
+        y = (index + inside) / 1000
+        expected = np.maximum(utility(np.zeros(1), y) + 2.0, 0).mean()
+        assert found.gain[0, index].item() == pytest.approx(expected, rel=0.02)
+    assert found.share[0, 999].item() == pytest.approx(1.0)

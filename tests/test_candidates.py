@@ -230,6 +230,28 @@ def test_a_small_pool_is_renewed_when_it_is_used_up() -> None:
     assert pool.renewal(history(*curves)) == Renewal(generation=1, centers=(2, 1, 0))
 
 
+@pytest.mark.parametrize("n_choices", [3, 20])
+def test_a_small_space_is_tried_to_its_end(n_choices) -> None:
+    """Duplicates leave a generation with less than twelve new ones; then comes another."""
+    space = Space({"x": Choice([f"option {n}" for n in range(n_choices)]), "y": Int(1, 3)})
+    pool = OpenPool(space=space, seed=0, goal="maximize", size=16)
+    curves: list[Curve] = []
+    generation, centers = 0, ()
+    while True:
+        now = history(*curves, pool_generation=generation, pool_centers=centers)
+        if (renewal := pool.renewal(now)) is not None:
+            generation, centers = renewal.generation, renewal.centers
+            assert generation < 200
+            continue
+        drawn = pool.candidates(now)
+        new = [i for i in drawn.ids if i not in now.curves]
+        if not new:
+            break
+        params = drawn.params[drawn.index_of(new[0])]
+        curves.append(curve(new[0], params, 0.5, state="completed"))
+    assert len(curves) == 3 * n_choices
+
+
 # --- later generations ---------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freezethaw.cost import Costs, predict_costs, price, seconds_per_epoch
+from freezethaw.cost import Costs, predict_costs, price, seconds_per_epoch, setup_seconds
 from freezethaw.records import Curve, History
 
 
@@ -61,7 +61,38 @@ def test_in_epochs_every_epoch_costs_one():
     ],
 )
 def test_a_trial_s_own_epochs(seconds, expected):
-    assert seconds_per_epoch(curve(0, *seconds)) == pytest.approx(expected, nan_ok=True)
+    assert seconds_per_epoch(curve(0, *seconds), 0.0) == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_single_epoch_is_told_without_the_setting_up():
+    assert seconds_per_epoch(curve(0, 9.0), 5.0) == 4.0
+    assert seconds_per_epoch(curve(0, 9.0), 20.0) == 0.9
+    assert seconds_per_epoch(curve(0, 9.0, 2.0), 5.0) == 2.0
+
+
+def history(*curves):
+    return History(curves={each.trial_id: each for each in curves})
+
+
+def test_setting_up_is_what_first_epochs_take_beyond_the_others():
+    curves = [curve(0, 61.0, 1.0, 1.0), curve(1, 12.0, 2.0), curve(2, 99.0), curve(3, 5.0, 4.0)]
+    assert setup_seconds(history(*curves)) == 10.0
+    assert setup_seconds(history(curve(0, 61.0))) == 0.0
+    assert setup_seconds(history(curve(0, 1.0, 3.0))) == 0.0
+
+
+def test_a_start_pays_for_setting_up_once():
+    curves = [curve(0, 61.0, 1.0, 1.0), curve(1, 61.0)]
+    costs = predicted(curves, [[0.5], [0.5]], [[0.5], [0.5], [0.5]], ids=[0, 1, 7])
+    assert costs.per_epoch.tolist() == pytest.approx([1.0, 6.1, 2.47], rel=0.01)
+    assert costs.of_next_epoch() - costs.per_epoch == pytest.approx([0.0, 0.0, 60.0])
+    reach = costs.to_reach(np.array([3, 1, 0]), np.array([1, 4]))
+    assert reach[:, 1] == pytest.approx([1.0, 3 * 6.1, 60 + 4 * costs.per_epoch[2]])
+    # An evicted trial is started again.
+    again = predicted([curve(0, 61.0, 1.0, 1.0, replay_epochs=3)], [[0.5]], [[0.5]], ids=[0])
+    assert again.of_next_epoch().tolist() == [60 + 4]
+    assert again.epochs_for(0, 65.0) == 2
+    assert again.epochs_for(0, 63.0) == 0
 
 
 def test_a_started_trial_costs_what_its_own_epochs_took():
@@ -156,7 +187,7 @@ def test_predictions_stay_near_what_was_measured(seconds, width, seed):
 
 
 def test_cost_of_reaching_each_epoch():
-    costs = Costs(per_epoch=np.array([1.0, 2.5]), replay_epochs=np.array([0, 0]))
+    costs = Costs(per_epoch=np.array([1.0, 2.5]), replay_epochs=np.array([0, 0]), setup=np.zeros(2))
     reach = costs.to_reach(np.array([0, 2]), np.array([1, 2, 3, 5]))
     assert reach.tolist() == [[1, 2, 3, 5], [0, 0, 2.5, 7.5]]
     assert costs.of_next_epoch().tolist() == [1.0, 2.5]

@@ -214,8 +214,20 @@ def test_epochs_to_train_again_are_paid_for():
 )
 def test_the_pace_ends_with_the_curve_and_with_the_budget(pace, spent, to_epoch):
     history = replace(History(), epochs_per_decision=pace, spent=float(spent))
-    decision = decide(history, mass=certain(FLAT), rule=never())
+    rising = dict.fromkeys(FLAT, (0.15, 0.35, 0.55, 0.75))
+    decision = decide(history, mass=certain(rising), rule=never())
     assert (decision.from_epoch, decision.to_epoch) == (0, to_epoch)
+
+
+def test_the_pace_ends_where_the_gain_does():
+    """What comes after the epoch for which a trial was chosen has no gain of its own."""
+    history = replace(History(), epochs_per_decision=3)
+    best_at_2 = FLAT | {0.5: [0.15, 0.95, 0.95, 0.95]}
+    decision = decide(history, mass=certain(best_at_2), rule=never())
+    assert (decision.trial_id, decision.to_epoch) == (2, 2)
+    # Without a gain there is nowhere to end.
+    nothing = dict.fromkeys(FLAT, (0.05,) * EPOCHS)
+    assert decide(history, mass=certain(nothing), rule=never()).to_epoch == 3
 
 
 @pytest.mark.parametrize("max_epochs", [1, 50, EVERY_EPOCH_UP_TO])
@@ -240,6 +252,9 @@ def test_several_steps_at_once():
     decision = decide(history, mass=certain(best), rule=never())
     assert decision.trial_id == 2
     assert 1 not in [leader.trial_id for leader in decision.leaders]
+    # It is spent for good: further candidates are not charged for it.
+    assert decision.utility_now == pytest.approx(0.1 - 4 * PRICE)
+    assert decision.leaders[0].gain == pytest.approx(0.55 - 0.1 - PRICE)
     nearly = replace(history, spent=37.0)
     assert decide(nearly, mass=certain(best), rule=never()).stop.kind is StopReason.BUDGET_SPENT
 
@@ -281,6 +296,15 @@ def test_the_threshold_of_the_adaptive_rule_follows_the_chance():
     assert decision.threshold == pytest.approx(0.2)
 
 
+def test_a_stop_against_the_odds_says_so():
+    history = started([0.55, 0.55, 0.55])
+    mass = [0.0] * 10
+    mass[1], mass[9] = 0.3, 0.7
+    decision = decide(history, mass=lambda columns, epoch: mass, rule=fixed(0.01))
+    assert decision.stop.kind is StopReason.NOT_WORTH_IT
+    assert "too far from its best for a 70% chance" in decision.stop.reason
+
+
 @pytest.mark.parametrize("rule", [adaptive(), fixed(0.0), pure_pi()])
 def test_nothing_stops_before_the_first_score(rule):
     worthless = dict.fromkeys(FLAT, [0.05] * EPOCHS)
@@ -292,6 +316,16 @@ def test_no_gain_stops_unless_told_never():
     decision = decide(history, mass=certain(FLAT))
     assert decision.stop.kind is StopReason.NO_GAIN
     assert decide(history, mass=certain(FLAT), rule=never()).trial_id is not None
+
+
+def test_scores_beyond_the_soft_range_are_told_what_to_do():
+    problem = a_problem(bounds=(0, None), soft=(0, 10), initial=0.0, scale=None)
+    best = dict.fromkeys(FLAT, (0.95,) * EPOCHS)
+    decision = decide(started([60.0]), mass=certain(best), problem=problem)
+    assert decision.stop.kind is StopReason.NO_GAIN
+    assert "60, is beyond soft=(0, 10)" in decision.stop.reason
+    assert "wider soft=" in decision.stop.reason
+    assert "soft" not in decide(started([0.55]), mass=certain(FLAT)).stop.reason
 
 
 def test_nothing_at_stake():

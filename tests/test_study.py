@@ -166,6 +166,16 @@ def test_several_steps_at_once(study):
     assert study.history.spent == 3
 
 
+def test_asking_while_all_are_being_trained(study):
+    """No stop: it would stand, and other workers would go home."""
+    steps = [study.ask() for _ in CONFIGURATIONS]
+    with pytest.raises(StudyError, match="all 5 configurations that are left are being trained"):
+        study.ask()
+    assert study.stop is None
+    study.tell(steps[0], 0.5)
+    assert isinstance(study.ask(), Step)
+
+
 def test_a_released_step_can_be_asked_for_again(study):
     step = study.ask()
     study.release(step)
@@ -733,6 +743,8 @@ def test_the_pace_is_fixed_once_and_repeated(path, slow_decisions):
             study.tell(step, curve_of(step.trial_id, 1), seconds=5.0)
     with Study.create(**auto(path)) as study:
         assert study.history.epochs_per_decision == 3
+        for step in study.pending():
+            study.release(step)
         run(study)
     assert len(pace(path)) == 1
 
@@ -829,3 +841,20 @@ def test_events_of_a_whole_study(study):
     assert isinstance(events[-1], Stopped)
     assert not [event for event in events if isinstance(event, UtilityChanged)]
     assert events[-1].numbers["fans"]
+
+
+def test_a_perfect_score_is_the_hard_bound(path):
+    """What is good may go beyond the soft range: budget and checks reach to the bound."""
+    asked = settings(storage=path, soft=(0.8, 0.9), initial=0.8)
+    with Study.create(**asked | {"utility": utility.worth("1%", "3 epochs")}) as study:
+        found = study.problem.utility
+        assert found.budget == pytest.approx(60)
+        assert found(60, 1.0) == pytest.approx(found(0, 0.8))
+    drops = utility.custom(lambda spent, best: best if best <= 0.9 else 0.0, budget=30)
+    with pytest.raises(UtilityError, match="a better score must not be worth less"):
+        Study.create(**asked | {"utility": drops, "storage": None})
+
+
+def test_a_budget_pays_for_an_epoch():
+    with pytest.raises(ConfigError, match=r"a budget of 0\.5 epochs does not pay for one"):
+        Study.create(**settings(utility=utility.hard_budget(0.5)))

@@ -395,6 +395,11 @@ def test_another_budget_leaves_prices_as_they_are(name, budget):
     assert other(budget + 1, 0.9) == -math.inf
 
 
+def test_a_price_that_follows_from_the_budget_is_written_anew():
+    with pytest.raises(UtilityError, match=r"write wilson\(…, budget=…\) anew"):
+        with_budget(NEAR, 600)
+
+
 def test_worth_can_be_limited():
     utility = with_budget(worth("1%", "$20", rate=2.5), 50).bind(goal="maximize", **UNIT)
     assert utility.budget == 50

@@ -23,8 +23,12 @@ from freezethaw.extrapolator import Posterior, Queries
 
 CHUNK = 64
 """Candidates per forecast: 64 × 50 epochs × 1,000 bins is 13 MB, small enough for caches."""
+EXACT_COSTS = 160
+"""So many distinct costs are looked up exactly; more are rounded up to `COST_LEVELS`."""
 COST_LEVELS = 96
-"""Predicted costs take at most so many values; more are rounded up on a geometric grid."""
+"""Of a geometric grid."""
+TOP_PARTS = 32
+"""Parts into which the top bin is cut."""
 
 
 class Coupling(Protocol):
@@ -242,7 +246,7 @@ def cost_levels(prospects: Prospects) -> tuple[NDArray[np.float64], Tensor]:
     """The distinct costs [l], and which of them each (candidate, epoch) has [n, q]."""
     cost = prospects.cost
     levels, index = np.unique(cost, return_inverse=True)
-    if len(levels) > COST_LEVELS:
+    if len(levels) > EXACT_COSTS:
         positive = cost[cost > 0]
         levels = np.concatenate([[0.0], np.geomspace(positive.min(), positive.max(), COST_LEVELS)])
         index = np.searchsorted(levels, cost * (1 - 1e-9)).clip(0, len(levels) - 1)
@@ -260,18 +264,33 @@ class GainTable:
 
 
 def gain_table(prospects: Prospects, levels: NDArray[np.float64], borders: Tensor) -> GainTable:
-    """Integrate the gain over each bin, exactly where utility is linear within it.
+    """Integrate the gain over each bin, exactly where utility is linear within it or its parts.
 
     Only the part of a bin above ỹ_b counts: below it the best stays what it is, and to spend more
     for that is no gain.
     """
-    edges = borders.numpy()
+    edges, bin_starts = _refined(borders.numpy())
     points = np.maximum(edges, prospects.best)
-    above = np.diff(points) / np.diff(edges)  # share of each bin above ỹ_b
+    widths = np.add.reduceat(np.diff(edges), bin_starts)
+    # The share of each part in its bin, as far as it lies above ỹ_b.
+    above = np.diff(points) / np.repeat(widths, np.diff([*bin_starts, len(edges) - 1]))
+    # 1 stands for the good bound, which may lie far beyond all else: the last part is flat.
+    points[-1] = max(points[-2], prospects.best)
     value = np.asarray(prospects.utility(prospects.spent + levels[:, None], points[None, :]))
     gain = value - _reference(prospects.utility_now, value)
-    mean, share = _positive_part(gain[:, :-1], gain[:, 1:])
-    return GainTable(torch.from_numpy(above * mean), torch.from_numpy(above * share))
+    parts = _positive_part(gain[:, :-1], gain[:, 1:])
+    mean, share = (np.add.reduceat(above * part, bin_starts, axis=1) for part in parts)
+    return GainTable(torch.from_numpy(mean), torch.from_numpy(share))
+
+
+def _refined(borders: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The borders with the top bin halved again and again towards 1, and where each bin starts.
+
+    A score that is open or nearly so runs off to its bound within the last bin.
+    """
+    halves = borders[-1] - (borders[-1] - borders[-2]) * 0.5 ** np.arange(1, TOP_PARTS)
+    refined = np.concatenate([borders[:-1], halves, borders[-1:]])
+    return refined, np.arange(len(borders) - 1)
 
 
 def _reference(utility_now: float, value: NDArray[np.float64]) -> float:

@@ -31,6 +31,9 @@ _ABSENT: Final = object()
 TRIALS_PER_GENERATION = 12
 """A pool is drawn anew once this many of its configurations have been started."""
 
+FRUITLESS_GENERATIONS = 8
+"""A pool is drawn anew at most so often in a row without a configuration that is new."""
+
 CENTERS = 5
 """How many of the best trials a new generation searches around."""
 
@@ -164,7 +167,9 @@ class OpenPool:
     until they are started.
 
     A new generation is due once `TRIALS_PER_GENERATION` configurations of the present one (all,
-    if `size` is less) have been started. It takes effect when the study logs it, that is when
+    if `size` is less) have been started, or nothing in it is left to start. A small space runs
+    out: after `FRUITLESS_GENERATIONS` without a new configuration no other is drawn. A generation
+    takes effect when the study logs it, that is when
     `history.pool_generation` and `history.pool_centers` say so.
     """
 
@@ -212,11 +217,20 @@ class OpenPool:
 
     def renewal(self, history: History) -> Renewal | None:
         """Return the next generation if enough of the present one has been started."""
-        start = self._start(history.pool_generation)
-        started = sum(trial_id in range(start, start + self.size) for trial_id in history.curves)
-        if started < min(TRIALS_PER_GENERATION, self.size):
+        present = history.pool_generation
+        started = [self._generation_of(trial_id) for trial_id in history.curves]
+        enough = started.count(present) >= min(TRIALS_PER_GENERATION, self.size)
+        fruitless = present - max(started, default=-1)
+        if not enough and (fruitless >= FRUITLESS_GENERATIONS or self._has_unstarted(history)):
             return None
         return Renewal(generation=history.pool_generation + 1, centers=self._best(history))
+
+    def _has_unstarted(self, history: History) -> bool:
+        return any(trial_id not in history.curves for trial_id in self.candidates(history).ids)
+
+    def _generation_of(self, trial_id: int) -> int:
+        """Of the configuration; −1 for those given."""
+        return (trial_id - len(self.first)) // self.size if trial_id >= len(self.first) else -1
 
     def _start(self, generation: int) -> int:
         return len(self.first) + generation * self.size

@@ -50,11 +50,12 @@ class Policy:
             return self._decide(history, candidates)
 
     def _decide(self, history: History, candidates: Candidates) -> Decision:
-        standing = _standing(self.problem, history)
+        standing = _standing(self.problem, history, history.spent)
         early = self._stop_early(history, candidates, standing)
         if early is not None:
             return early
         ground = _survey(self.problem, history, candidates)
+        standing = _standing(self.problem, history, ground.spent)
         first = self._unstarted_first(history, candidates, ground)
         if first is not None:
             return self._run(history, candidates, standing, first, ground, leaders=())
@@ -74,6 +75,8 @@ class Policy:
         reason = stop_sentence(
             kind, history.spent, self.problem.utility.budget, self.problem.utility.unit, chance
         )
+        if kind is StopReason.NO_GAIN:
+            reason += _beyond(self.problem, history)
         stop = Stop(kind=kind, reason=reason)
         fans = _fans(self.problem, look, ground, history, candidates)
         return replace(standing.decision(), stop=stop, leaders=leaders, fans=fans)
@@ -131,11 +134,16 @@ class Policy:
         ground: _Ground,
         leaders: tuple[Leader, ...],
     ) -> Decision:
-        """Train this candidate for as many epochs as a decision covers and the budget allows."""
+        """Train this candidate for as many epochs as a decision covers and the budget allows.
+
+        Not beyond the epoch for which it was chosen: what comes after has no gain of its own.
+        """
         seen = int(ground.epochs_seen[row])
         left = self.problem.utility.budget * SLACK - ground.spent
-        affordable = int(left / ground.costs.per_epoch[row]) - int(ground.costs.replay_epochs[row])
-        pace = max(1, min(history.epochs_per_decision or 1, affordable))
+        pace = min(history.epochs_per_decision or 1, ground.costs.epochs_for(row, left))
+        if leaders and leaders[0].gain > 0:
+            pace = min(pace, leaders[0].target_epoch - seen)
+        pace = max(1, pace)
         return replace(
             standing.decision(),
             trial_id=candidates.ids[row],
@@ -168,13 +176,14 @@ class _Standing:
         )
 
 
-def _standing(problem: Problem, history: History) -> _Standing:
+def _standing(problem: Problem, history: History, spent: float) -> _Standing:
+    """Once so much has been spent; steps that are pending count, as they cannot be taken back."""
     utility = problem.utility
     if not history.path:
-        start = float(utility(history.spent, problem.scale.for_utility(problem.initial)))
+        start = float(utility(spent, problem.scale.for_utility(problem.initial)))
         return _Standing(utility_now=start, utility_max=start, utility_min=start, regret=0.0)
     path = np.array([(point.spent, point.best) for point in history.path])
-    now = float(utility(history.spent, path[-1, 1]))
+    now = float(utility(spent, path[-1, 1]))
     highest = max(now, float(np.max(utility(path[:, 0], path[:, 1]))))
     lowest = float(utility(utility.budget, path[0, 1]))
     return _Standing(
@@ -322,6 +331,17 @@ def _reference(problem: Problem, history: History) -> float:
     """ỹ_b in the user's units; the untrained score before anything was seen."""
     best = history.best_score
     return problem.initial if best is None else best
+
+
+def _beyond(problem: Problem, history: History) -> str:
+    """What to add where nothing can be gained because the scale ends."""
+    if not problem.scale.is_beyond(_reference(problem, history)):
+        return ""
+    low, high = problem.scale.soft
+    return (
+        f"; the best score, {history.best_score:g}, is beyond soft=({low:g}, {high:g}), where "
+        "forecasts tell no two scores apart: start a new study with a wider soft="
+    )
 
 
 def _scaled_utility(

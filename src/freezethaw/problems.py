@@ -87,10 +87,17 @@ def bind_utility(
         raise ConfigError(
             f"budget={budget:g} and a utility with budget {utility.budget:g}: give it in one place"
         )
+    if utility.unit == "epochs" and utility.budget < 1:
+        raise ConfigError(f"a budget of {utility.budget:g} epochs does not pay for one")
     low, high = scale.soft
     full = scale.hard[1] - scale.hard[0]
     if math.isinf(full):
         full = high - low
+    # The soft range begins where scores count, but good ones may go beyond it.
+    if scale.goal == "maximize" and math.isfinite(scale.hard[1]):
+        high = scale.hard[1]
+    elif scale.goal == "minimize" and math.isfinite(scale.hard[0]):
+        low = scale.hard[0]
     return utility.bind(goal=scale.goal, low=low, high=high, full=full)
 
 

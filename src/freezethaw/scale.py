@@ -94,6 +94,11 @@ class Scale:
         """The worst score that utility distinguishes: the bad soft bound."""
         return self.soft[0] if self.goal == "maximize" else self.soft[1]
 
+    def is_beyond(self, raw: float) -> bool:
+        """Whether a score is so far beyond the soft range that no better one looks different."""
+        good = self.hard[1] if self.goal == "maximize" else self.hard[0]
+        return math.isinf(good) and self.to_unit(raw) >= 1 - MARGIN
+
     @overload
     def to_unit(self, raw: float) -> float: ...
     @overload

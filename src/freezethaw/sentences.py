@@ -24,6 +24,11 @@ def stop_sentence(
 
 
 def _because(kind: StopReason, chance: float | None, failures: int) -> str:
+    if kind is StopReason.NOT_WORTH_IT and chance is not None and chance >= 0.5:
+        return (
+            "the utility has fallen too far from its best for "
+            f"{wording.chance(chance)} to make up for the next cost"
+        )
     if kind is StopReason.NOT_WORTH_IT and chance is not None:
         return f"the best continuation has {wording.chance(chance)} to repay its cost"
     if kind is StopReason.FAILURES and failures == 1:

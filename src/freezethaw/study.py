@@ -22,7 +22,7 @@ from freezethaw.acquisition import Coupling, coupling_from_name
 from freezethaw.candidates import FixedPool, OpenPool, Pool
 from freezethaw.checkpoints import CheckpointStore
 from freezethaw.checkpoints import clean as clean_checkpoints
-from freezethaw.errors import ConfigError, MismatchError, TellError
+from freezethaw.errors import ConfigError, MismatchError, StudyError, TellError
 from freezethaw.events import (
     Completed,
     Created,
@@ -379,9 +379,15 @@ class Study:
         history = self.history
         policy = self._policy()
         began = time.perf_counter()
-        decision = policy.decide(history, self._pool.candidates(history))
+        candidates = self._pool.candidates(history)
+        decision = policy.decide(history, candidates)
         seconds = time.perf_counter() - began
         if decision.stop is not None:
+            if decision.stop.kind is StopReason.NO_CANDIDATES and candidates.ids:
+                raise StudyError(
+                    f"all {len(candidates)} configurations that are left are being trained; tell "
+                    "their scores, or release a step, before asking for another"
+                )
             self._append_stop(decision.stop, decision)
             return decision.stop
         return self._hand_out(decision, seconds)
@@ -627,8 +633,7 @@ class Study:
         return self._extrapolator
 
     def _renew_pool(self) -> None:
-        renewal = self._pool.renewal(self.history)
-        if renewal is not None:
+        while (renewal := self._pool.renewal(self.history)) is not None:
             self._append(PoolRenewed(generation=renewal.generation, centers=list(renewal.centers)))
 
     def _fix_pace(self) -> None:

@@ -588,6 +588,11 @@ def with_budget(utility: Utility, budget: float) -> Utility:
     scaled: dict[str, Any] = {"budget": budget}
     if isinstance(utility, Power):
         scaled["alpha"] = utility.alpha * (budget / utility.budget) ** utility.c
+    elif isinstance(utility, Wilson):
+        raise UtilityError(
+            f"with_budget(…, {budget:g}): what a unit costs follows from the budget in this "
+            "utility; write wilson(…, budget=…) anew"
+        )
     elif isinstance(utility, Mix):
         scaled["parts"] = tuple((w, with_budget(part, budget)) for w, part in utility.parts)
     elif isinstance(utility, Worth):
