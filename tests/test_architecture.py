@@ -32,7 +32,7 @@ FLOORS = {
         """,
     "shells": """
         isolation memory checkpoints trial trials executors
-        storage study
+        storage told study
         report.view report.svg report.words report.plot report.charts report.text report.page report
         live views loop
         config demo bench.overhead bench cli

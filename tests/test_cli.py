@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -223,8 +224,13 @@ def test_overhead_at_toy_size(monkeypatch, tmp_path):
 
 def test_the_demo_is_told_what_was_asked(monkeypatch, tmp_path):
     asked = {}
-    monkeypatch.setattr(demo, "run_demo", lambda folder, **more: asked.update(more, folder=folder))
-    call("demo", "--folder", str(tmp_path), "--seed", "3", "--fresh", "--quiet")
+
+    def run_demo(folder, **more):
+        asked.update(more, folder=folder)
+        return SimpleNamespace(stop=ft.Stop(kind=ft.StopReason.INTERRUPTED, reason=""))
+
+    monkeypatch.setattr(demo, "run_demo", run_demo)
+    call("demo", "--folder", str(tmp_path), "--seed", "3", "--fresh", "--quiet", code=130)
     assert asked == {"folder": tmp_path, "seed": 3, "fresh": True, "quiet": True}
 
 

@@ -79,6 +79,8 @@ def test_the_whole_demo_in_small(tmp_path, monkeypatch, capsys):
     demo.run_demo(folder, seed=0, fresh=False, quiet=True)
     with ft.Study.open(folder / "study.db") as study:
         assert study.history.bill.epochs == epochs
-    (folder / "old").touch()
+    (folder / "thesis.txt").touch()
     demo.run_demo(folder, seed=1, fresh=True, quiet=True)
-    assert not (folder / "old").exists()
+    with ft.Study.open(folder / "study.db") as study:
+        assert study.problem.seed == 1
+    assert (folder / "thesis.txt").exists()  # nothing of others is removed

@@ -19,12 +19,23 @@ import torch
 
 import freezethaw as ft
 from fake_extrapolators import FakeCurves
-from freezethaw.errors import CheckpointError, ConfigError, MismatchError, TellError, TrainError
+from freezethaw import report
+from freezethaw.errors import (
+    CheckpointError,
+    ConfigError,
+    ExtrapolatorError,
+    MismatchError,
+    ScaleError,
+    StorageError,
+    TellError,
+    TrainError,
+)
 from freezethaw.live import QuietView
 from freezethaw.records import StopReason, TrialState
 from freezethaw.stopping import never
 from freezethaw.storage import checkpoint_folder, open_log
 from freezethaw.study import Study
+from freezethaw.views import view_of
 
 SPACE = {"lr": ft.Float(1e-4, 1.0, log=True), "width": ft.Int(2, 64)}
 CONFIGURATIONS = [{"lr": 10.0**-n, "width": 2 + n} for n in range(5)]
@@ -465,7 +476,7 @@ def test_a_crash_before_the_best_was_saved_costs_the_bill_only(path):
     }
     assert (again.spent, again.history.path) == (first.spent, first.history.path)
     assert again.bill.epochs_replayed == first.bill.epochs_replayed + again.best.epoch
-    assert any("was not saved when the study was cut off" in note for note in view.notes)
+    assert any("was lost with the process that trained it" in note for note in view.notes)
     settled = kinds(path)
     assert tune(saving, storage=path) == again
     assert kinds(path) == settled
@@ -697,7 +708,7 @@ def test_a_second_sigterm_is_still_polite(path):
 SCRIPT = """
 import signal, sys, time
 sys.path.insert(0, {tests!r})
-from test_tune import saving, settings
+from test_loop import saving, settings
 import freezethaw as ft
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -760,3 +771,167 @@ def test_a_second_ctrl_c_aborts(path):
         assert study.history.spent == 0
         assert len(study.pending()) == 1
     assert tune(saving, storage=path).best is not None
+
+
+# ── what goes wrong is told, and early ───────────────────────────────────────────────────────────
+
+
+class Notes(QuietView):
+    """A display that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def never_saved(trial):
+    def save(folder):
+        raise AttributeError("Net has no statedict")
+
+    trial.on_freeze(save)
+    for epoch in trial.epochs():
+        yield learn(trial, epoch)
+
+
+def test_a_broken_save_hook_stops_the_study(path):
+    """A score after a score: still, none of these networks can be kept."""
+    notes = Notes()
+    result = tune(never_saved, storage=path, view=notes, stopping="never")
+    assert result.stop.kind is StopReason.FAILURES
+    assert "Net has no statedict" in result.stop.reason
+    assert result.spent < 20
+    assert any("could not be saved: AttributeError: Net has no statedict" in n for n in notes.notes)
+    # Someone has looked: it goes on.
+    again = tune(saving, storage=path, stopping="never")
+    assert again.stop.kind is StopReason.NO_CANDIDATES
+    assert again.spent > result.spent
+
+
+def test_a_trial_that_was_trained_to_its_end_stays_so(path):
+    result = tune(never_saved, storage=path, max_epochs=1, max_failures=2)
+    assert {curve.state for curve in result.history.curves.values()} == {TrialState.COMPLETED}
+
+
+def test_every_failure_is_noted(path):
+    def sometimes(trial):
+        if trial.trial_id % 2:
+            raise RuntimeError("CUDA out of memory (pretend)")
+        yield from train(trial)
+
+    notes = Notes()
+    result = tune(sometimes, storage=path, view=notes, stopping="never")
+    assert result.stop.kind is StopReason.NO_CANDIDATES
+    failed = [c.trial_id for c in result.history.curves.values() if c.state is TrialState.FAILED]
+    assert [n for n in notes.notes if "failed in epoch 1: RuntimeError: CUDA out" in n]
+    assert failed
+    with Study.open(path) as study:
+        assert f"trial {failed[0]}: RuntimeError: CUDA out" in report.summary(view_of(study))
+        assert "CUDA out of memory (pretend)" in report.html(view_of(study))
+
+
+def test_in_memory_nothing_is_trained_twice():
+    trained = []
+
+    def counting(trial):
+        for score in train(trial):
+            trained.append(trial.trial_id)
+            yield score
+
+    notes = Notes()
+    result = tune(counting, view=notes, utility=ft.hard_budget(5))
+    assert len(trained) == result.bill.epochs == 5
+    assert notes.notes == []
+
+
+def test_a_smaller_budget_is_kept_to(path):
+    def interrupted(trial):
+        for epoch, score in zip(trial.epochs(), train(trial), strict=False):
+            if epoch == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield score
+
+    settings = {"storage": path, "epochs_per_decision": 6, "stopping": "never"}
+    first = tune(interrupted, utility=ft.linear(alpha=0.3, budget=30), **settings)
+    assert (first.stop.kind, first.spent) == (StopReason.INTERRUPTED, 2)
+    second = tune(train, utility=ft.linear(alpha=0.04, budget=4), **settings)
+    assert second.spent <= 4
+    notes = Notes()
+    tune(train, utility=ft.linear(alpha=0.01, budget=1), view=notes, **settings)
+    assert "4 epochs had been spent when this call lowered the budget to 1 epoch" in notes.notes
+
+
+def test_another_function_as_utility_goes_on(path):
+    """It has the same name; only its values tell."""
+    given = {"storage": path, "budget": 30}
+    first = tune(utility=lambda spent, best: best - 2.0 * spent / 30, **given)
+    assert first.spent < 30
+    same = tune(utility=lambda spent, best: best - 2.0 * spent / 30, **given)
+    assert same.spent == first.spent
+    second = tune(utility=lambda spent, best: best - 0.001 * spent / 30, **given)
+    assert second.spent > first.spent
+
+
+def test_replays_of_what_was_evicted_are_charged_though_it_was_saved(path):
+    """`train` never looks at its checkpoint, which comes out at the first thaw."""
+
+    def deaf(trial):
+        trial.on_freeze(lambda folder: (folder / "net").touch())
+        for epoch in range(1, trial.max_epochs + 1):
+            yield learn(trial, epoch)
+
+    result = tune(deaf, storage=path, max_suspended=0, stopping="never", quiet=True)
+    assert result.bill.epochs_replayed > 0
+    assert result.spent == result.bill.epochs + result.bill.epochs_replayed
+
+
+def test_a_pace_is_noted(path, monkeypatch):
+    notes = Notes()
+    monkeypatch.setattr("freezethaw.study.OVERHEAD", 1e-6)
+    result = tune(storage=path, epochs_per_decision="auto", stopping="never", view=notes)
+    assert result.history.epochs_per_decision > 1
+    assert any("epochs_per_decision=1 decides after every one" in note for note in notes.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"stopping": "soon"}, ConfigError, "'soon': known are adaptive"),
+        ({"stopping": 0.2}, ConfigError, r"stopping=0.2: pass ft\.stopping\.adaptive"),
+        ({"view": 3}, ConfigError, "view=3: must have the methods"),
+        ({"device": "gpu", "weights": None}, ExtrapolatorError, "device='gpu'"),
+        ({"storage": "sqlite:///s.db"}, StorageError, "pass a path, as in storage='study.db'"),
+        ({"storage": "/"}, StorageError, "a folder; name a file in it"),
+        ({"bounds": ("0", "1")}, ScaleError, "pass bounds="),
+        ({"initial": "0.1"}, ScaleError, "initial is '0.1'; it must be a number"),
+    ],
+)
+def test_mistakes_make_no_study(tmp_path, changes, error, words):
+    with pytest.raises(error, match=words):
+        tune(**{"storage": tmp_path / "study.db", **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: (yield 0.5), "missing|too many"),
+        (lambda trial, data: (yield 0.5), "data"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_at_once(function, words):
+    with pytest.raises(TrainError, match=rf"is called as train\(trial\): .*{words}"):
+        tune(function)
+
+
+def test_torch_settings_of_the_process_do_not_matter():
+    plain = tune(weights=None, utility=ft.hard_budget(4))
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.inference_mode(), torch.device("meta"):
+            strange = tune(weights=None, utility=ft.hard_budget(4))
+    finally:
+        torch.set_default_dtype(before)
+    assert strange.history.path == plain.history.path

@@ -302,7 +302,7 @@ def test_a_stop_against_the_odds_says_so():
     mass[1], mass[9] = 0.3, 0.7
     decision = decide(history, mass=lambda columns, epoch: mass, rule=fixed(0.01))
     assert decision.stop.kind is StopReason.NOT_WORTH_IT
-    assert "too far from its best for a 70% chance" in decision.stop.reason
+    assert "more than the 1% that a 70% chance to repay allows" in decision.stop.reason
 
 
 @pytest.mark.parametrize("rule", [adaptive(), fixed(0.0), pure_pi()])

@@ -251,9 +251,18 @@ def test_all_failed(trials, end):
 def test_failures_show_the_first_traceback():
     history = History(failures_in_a_row=5, first_failure="Traceback\nValueError: <no>")
     view = fake_view(history, stop=fake_stop(StopReason.FAILURES))
-    assert "5 trials failed in a row; the first traceback says why" in report.stop_sentence(view)
+    assert report.stop_sentence(view).endswith("in a row, the first with ValueError: <no>")
     assert report.summary(view).endswith("  Traceback\n  ValueError: <no>")
     assert "ValueError: &lt;no&gt;" in report.html(view)
+
+
+def test_failures_on_the_way_are_shown_too():
+    curves = [fake_curve(i, [0.5]) for i in range(4)]
+    for i in (1, 3):
+        curves[i] = replace(curves[i], state=TrialState.FAILED, error=f"Trace\nKeyError: {i}")
+    view = fake_view(fake_history(curves, range(4)))
+    assert "  failed   trial 1: KeyError: 1 (and 1 more)" in report.summary(view).splitlines()
+    assert "<pre>Trace\nKeyError: 1</pre>" in report.html(view)
 
 
 def test_choice_sentence():

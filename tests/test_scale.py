@@ -226,10 +226,13 @@ def test_what_makes_no_scale_is_refused(arguments: Any, message: str) -> None:
 def test_scores_outside_the_bounds() -> None:
     scale = Scale.live("maximize", (0, 1))
     assert scale.check_bounds(1.4, trial=7, epoch=3) == (
-        "trial 7, epoch 3: got 1.4; scores must lie in [0, 1]; pass bounds=(low, high)"
+        "trial 7, epoch 3: got 1.4; scores must lie in [0, 1]; "
+        "clip it, or begin a study with other bounds=(low, high)"
     )
-    assert str(scale.check_bounds(1 + 1e-15)).startswith("got 1.000000000000001;")
-    assert scale.check_bounds(-1) == ("got -1; scores must lie in [0, 1]; pass bounds=(low, high)")
+    assert scale.check_bounds(1 + 1e-9) is None  # rounding
+    assert str(scale.check_bounds(1 + 1e-5)).startswith("got 1.00001;")
+    assert str(scale.check_bounds(-1)).startswith("got -1; scores must lie in [0, 1]")
+    assert "a share here (0.875), or begin with bounds=(0, 100)" in str(scale.check_bounds(87.5))
     loss = Scale.live("minimize", (0, None), initial=2)
     message = loss.check_bounds(-0.5, trial=0)
     assert message is not None

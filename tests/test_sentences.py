@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from fake_studies import fake_decision, fake_leader
 from freezethaw.records import StopReason
 from freezethaw.sentences import stop_sentence
 
 
 def test_the_sentence_of_the_readme():
-    assert stop_sentence(StopReason.NOT_WORTH_IT, 143.0, 300.0, "epochs", 0.04) == (
+    decision = fake_decision(fake_leader(chance=0.04))
+    sentence = stop_sentence(StopReason.NOT_WORTH_IT, 143.0, 300.0, "epochs", decision=decision)
+    assert sentence == (
         "stopped after 143 of 300 epochs: the best continuation has a 4% chance to repay its cost"
     )
 
@@ -17,7 +20,8 @@ def test_the_sentence_of_the_readme():
     [(0.0, "no chance"), (0.08, "an 8% chance"), (1e-6, "less than a 0.1% chance")],
 )
 def test_chances_have_their_article(chance, words):
-    sentence = stop_sentence(StopReason.NOT_WORTH_IT, 1, 2, "epochs", chance)
+    decision = fake_decision(fake_leader(chance=chance))
+    sentence = stop_sentence(StopReason.NOT_WORTH_IT, 1, 2, "epochs", decision=decision)
     assert sentence.endswith(f"has {words} to repay its cost")
 
 
@@ -36,13 +40,24 @@ def test_each_unit(unit, spent, budget, start):
 @pytest.mark.parametrize(
     ("failures", "end"),
     [
-        (1, "a trial failed; its traceback says why"),
-        (3, "3 trials failed in a row; the first traceback says why"),
+        (1, "a trial failed with KeyError: 'width'"),
+        (3, "3 trials failed in a row, the first with KeyError: 'width'"),
     ],
 )
 def test_failures_are_counted(failures, end):
-    sentence = stop_sentence(StopReason.FAILURES, 3, 300, "epochs", failures=failures)
+    trace = "Traceback\n  File train.py, line 3\nKeyError: 'width'\n"
+    sentence = stop_sentence(
+        StopReason.FAILURES, 3, 300, "epochs", failures=failures, first_failure=trace
+    )
     assert sentence == f"stopped after 3 of 300 epochs: {end}"
+
+
+def test_a_likely_gain_is_refused_after_a_fall():
+    decision = fake_decision(fake_leader(chance=0.62), regret=0.31, threshold=0.22)
+    assert stop_sentence(StopReason.NOT_WORTH_IT, 3, 300, "epochs", decision=decision).endswith(
+        "the utility has fallen 31% of its range below its peak, "
+        "more than the 22% that a 62% chance to repay allows"
+    )
 
 
 def test_a_budget_that_is_spent_and_one_that_no_longer_suffices():

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -438,3 +439,89 @@ def test_no_room_to_begin(tiny_disk):
     log = create_log(tiny_disk / "study.db", "default")
     log.begin([fixed(1)])
     log.close()
+
+
+def test_many_processes_can_make_studies_in_one_new_file(path):
+    """They come to the tables at the same time."""
+    code = (
+        "import sys, time\n"
+        "from freezethaw.events import PaceFixed\n"
+        "from freezethaw.storage import create_log\n"
+        "log = create_log(sys.argv[1], sys.argv[2])\n"
+        "time.sleep(max(0, float(sys.argv[3]) - time.time()))\n"
+        "log.begin([PaceFixed(epochs_per_decision=1)])\n"
+        "log.close()\n"
+    )
+    for attempt in range(3):
+        file, at = path.with_name(f"{attempt}.db"), str(time.time() + 2)
+        command = [sys.executable, "-c", code, str(file)]
+        running = [subprocess.Popen([*command, f"n{i}", at]) for i in range(4)]
+        assert [process.wait() for process in running] == [0, 0, 0, 0]
+        assert sorted(study_names(file)) == ["n0", "n1", "n2", "n3"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_does_not_keep_the_lock(path):
+    """A data loader's worker may outlive the process that forked it."""
+    code = (
+        "import os, sys, time\n"
+        "from freezethaw.events import PaceFixed\n"
+        "from freezethaw.storage import create_log\n"
+        "log = create_log(sys.argv[1], 'default')\n"
+        "log.begin([PaceFixed(epochs_per_decision=1)])\n"
+        "if os.fork() == 0:\n"
+        "    print('child', flush=True)\n"
+        "    time.sleep(30)\n"
+        "    os._exit(0)\n"
+        "time.sleep(30)\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout.readline() == "child\n"
+        log = open_log(path)
+        with pytest.raises(BusyError):
+            log.lock()
+        parent.kill()
+        parent.wait()
+        log.lock()
+        log.close()
+        os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_closing_frees_the_lock_though_a_child_has_it_open(path):
+    log = create_log(path, "default")
+    log.begin([PaceFixed(epochs_per_decision=1)])
+    copy = os.dup(log._lock._file.fileno())  # what a child forked before would hold
+    log.close()
+    again = open_log(path)
+    again.lock()
+    again.close()
+    os.close(copy)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="a superuser may write everywhere"
+)
+def test_a_study_in_a_folder_that_cannot_be_written_can_be_read(path):
+    log = create_log(path, "default")
+    log.begin([PaceFixed(epochs_per_decision=1)])
+    log.close()
+    path.parent.chmod(0o555)
+    try:
+        assert len(open_log(path).read()) == 1
+    finally:
+        path.parent.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("storage", "words"),
+    [
+        ("sqlite:///study.db", "pass a path, as in storage='study.db'"),
+        ("/", "a folder; name a file"),
+    ],
+)
+def test_what_is_no_file(storage, words):
+    with pytest.raises(StorageError, match=words):
+        create_log(storage, "default").begin([PaceFixed(epochs_per_decision=1)])

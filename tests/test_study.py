@@ -169,7 +169,7 @@ def test_several_steps_at_once(study):
 def test_asking_while_all_are_being_trained(study):
     """No stop: it would stand, and other workers would go home."""
     steps = [study.ask() for _ in CONFIGURATIONS]
-    with pytest.raises(StudyError, match="all 5 configurations that are left are being trained"):
+    with pytest.raises(StudyError, match="5 steps are being trained"):
         study.ask()
     assert study.stop is None
     study.tell(steps[0], 0.5)
@@ -333,7 +333,7 @@ def test_a_score_is_one_number(study, score):
     assert study.tell(step, 0.5)
 
 
-@pytest.mark.parametrize("score", [1.4, -0.1, np.float64(1.0000001)])
+@pytest.mark.parametrize("score", [1.4, -0.1, np.float64(1.00001)])
 def test_a_score_lies_in_the_bounds(study, score):
     step = study.ask()
     with pytest.raises(TellError, match=r"epoch 1.*bounds"):

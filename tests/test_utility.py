@@ -567,7 +567,7 @@ def test_a_bound_function_keeps_its_settings():
     settings = utility.to_json()
     assert settings == {
         "form": "custom", "budget": 20, "unit": "money", "rate": 2.0, "goal": "maximize",
-        "function": "max",
+        "function": "max", "fingerprint": "",
     }  # fmt: skip
 
 

@@ -81,6 +81,10 @@ _MODULES = ("stopping", "utility")
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("freezethaw")
     if name in _MODULES:
         return importlib.import_module(f"freezethaw.{name}")
     if name in _HOME_OF:

@@ -33,7 +33,7 @@ bench_app = typer.Typer(help="Measurements that anyone can run again.", no_args_
 app.add_typer(bench_app, name="bench")
 
 EXIT_CODES = {StopReason.FAILURES: 1, StopReason.INTERRUPTED: 130}
-"""Of `freezethaw run`, where it is not 0."""
+"""Of `freezethaw run` and `demo`, where it is not 0."""
 
 StorageArgument = Annotated[Path, typer.Argument(help="The study's file.", show_default=False)]
 NameOption = Annotated[
@@ -80,13 +80,14 @@ def demo(
         "freezethaw-demo"
     ),
     seed: Annotated[int, typer.Option(help="Another seed, another study.")] = 0,
-    fresh: Annotated[bool, typer.Option(help="Start again where a demo has been run.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Remove what an earlier demo left there.")] = False,
     quiet: Annotated[bool, typer.Option(help="Show only the end.")] = False,
 ) -> None:
     """Tune a small real network in under two minutes and write a report."""
     from freezethaw.demo import run_demo
 
-    run_demo(folder, seed=seed, fresh=fresh, quiet=quiet)
+    result = run_demo(folder, seed=seed, fresh=fresh, quiet=quiet)
+    raise typer.Exit(EXIT_CODES.get(result.stop.kind, 0))
 
 
 @app.command()

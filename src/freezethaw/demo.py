@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from freezethaw import report
 from freezethaw.errors import ConfigError
 from freezethaw.loop import tune
-from freezethaw.records import Result
+from freezethaw.records import Result, StopReason
 from freezethaw.space import Choice, Float, Int, Parameter
+from freezethaw.storage import DEFAULT_NAME, checkpoint_folder
 from freezethaw.study import Study
 from freezethaw.trial import Trial
 from freezethaw.utility import linear
@@ -126,10 +127,10 @@ def jitter(images: torch.Tensor) -> torch.Tensor:
 def run_demo(folder: Path, *, seed: int, fresh: bool, quiet: bool) -> Result:
     """Tune, write the report, and say what to write next."""
     digits()  # fail before anything is shown
-    if fresh and folder.exists():
-        shutil.rmtree(folder)
+    storage, page = folder / "study.db", folder / "report.html"
+    if fresh:
+        _remove(storage, page)
     folder.mkdir(parents=True, exist_ok=True)
-    storage = folder / "study.db"
     result = tune(
         train,
         SPACE,
@@ -144,15 +145,25 @@ def run_demo(folder: Path, *, seed: int, fresh: bool, quiet: bool) -> Result:
         seed=seed,
         quiet=quiet,
     )
-    page = folder / "report.html"
     with Study.open(storage) as study:
         page.write_text(report.html(view_of(study)), encoding="utf-8")
     print(_closing(result, storage, page), file=sys.stdout)
     return result
 
 
+def _remove(storage: Path, page: Path) -> None:
+    """The files of an earlier demo, and nothing else that may lie in the folder."""
+    for path in (storage, Path(f"{storage}-wal"), Path(f"{storage}-shm"), page):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(checkpoint_folder(storage, DEFAULT_NAME), ignore_errors=True)
+
+
 def _closing(result: Result, storage: Path, page: Path) -> str:
     best = result.best
+    if result.stop.kind is StopReason.INTERRUPTED:
+        return f"""
+Report so far: {page}
+The same command goes on from here; with --fresh it begins again."""
     where = best.checkpoint / "state.pt" if best and best.checkpoint else "none"
     return f"""
 Report: {page}

@@ -204,6 +204,8 @@ class Failed(Event):
     seconds: float
     charged: bool = True
     """Whether it happened in a new epoch, which is paid for, and not while an old one was saved."""
+    saving: bool = False
+    """Whether it was the save hook that raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,8 +356,11 @@ class Fold:
         self._best: tuple[int, int] | None = None
         self._best_score = math.nan
         self._decisions = 0
+        self._outdated: set[int] = set()
         self._failures_in_a_row = 0
         self._first_failure: str | None = None
+        self._unsaved = 0
+        self._first_unsaved: str | None = None
         self._pool = PoolRenewed(generation=0, centers=[])
         self._epochs_per_decision: int | None = None
 
@@ -384,7 +389,7 @@ class Fold:
             bill=self._bill,
             pending=dict(self._pending),
             decisions=self._decisions,
-            failures_in_a_row=self._failures_in_a_row,
+            failures_in_a_row=max(self._failures_in_a_row, self._unsaved),
             first_failure=self._first_failure,
             pool_generation=self._pool.generation,
             pool_centers=tuple(self._pool.centers),
@@ -394,6 +399,11 @@ class Fold:
     def trial_of_step(self, step_id: int) -> int | None:
         """The trial of a step ever handed out (None: unknown step)."""
         return self._steps.get(step_id)
+
+    @property
+    def outdated_steps(self) -> set[int]:
+        """Steps that are pending since before the utility was changed."""
+        return self._outdated & self._pending.keys()
 
     def pending_step(self, step_id: int) -> Step | None:
         """A step not finished yet."""
@@ -415,6 +425,7 @@ class Fold:
 
     def _on_utility_changed(self, event: UtilityChanged) -> None:
         self.use_utility(utilities.from_stored(event.utility))
+        self._outdated = set(self._pending)
 
     def _on_pool_renewed(self, event: PoolRenewed) -> None:
         self._pool = event
@@ -459,7 +470,7 @@ class Fold:
         self._charge(event.seconds)
         self._add_to_bill(epochs=1, seconds_training=event.seconds)
         self._extend_path(event)
-        self._failures_in_a_row, self._first_failure = 0, None
+        self._failures_in_a_row, self._first_failure = 0, self._first_unsaved
         step = self._pending.get(event.step_id)
         if step and (event.epoch >= step.to_epoch or state is TrialState.DIVERGED):
             del self._pending[event.step_id]
@@ -498,20 +509,29 @@ class Fold:
 
     def _on_failed(self, event: Failed) -> None:
         curve = self._curves[event.trial_id]
-        self._curves[event.trial_id] = replace(curve, state=TrialState.FAILED, error=event.error)
+        # A trial that was trained to its end is no failure when it cannot be saved.
+        completed = event.saving and curve.state is TrialState.COMPLETED
+        state = TrialState.COMPLETED if completed else TrialState.FAILED
+        self._curves[event.trial_id] = replace(curve, state=state, error=event.error)
         for step in [s for s in self._pending.values() if s.trial_id == event.trial_id]:
             del self._pending[step.step_id]
         if event.charged:
             self._charge(event.seconds)
         self._add_to_bill(epochs=int(event.charged), seconds_training=event.seconds)
-        self._failures_in_a_row += 1
         self._first_failure = self._first_failure or event.error
+        if event.saving:
+            # A score is no sign that saving works: these are counted until someone looks.
+            self._unsaved += 1
+            self._first_unsaved = self._first_unsaved or event.error
+        else:
+            self._failures_in_a_row += 1
 
     def _on_released(self, event: Released) -> None:
         self._pending.pop(event.step_id, None)
 
     def _on_resumed(self, event: Resumed) -> None:  # noqa: ARG002
         self._failures_in_a_row, self._first_failure = 0, None
+        self._unsaved, self._first_unsaved = 0, None
 
     def _on_stopped(self, event: Stopped) -> None:
         self.last_decision = event

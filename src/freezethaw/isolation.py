@@ -11,11 +11,12 @@ Torch is never imported here: only a process that has loaded it has states of it
 from __future__ import annotations
 
 import base64
+import contextlib
 import contextvars
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -177,6 +178,30 @@ class _Caller:
     inference: bool
     guard: Any
     """The guard that brought the trial's inference mode in, if one was needed."""
+
+
+@contextlib.contextmanager
+def plain_torch() -> Iterator[None]:
+    """What torch is like when it has just been imported, without gradients, for what we compute.
+
+    The caller's default device and dtype, inference mode and autocast are back afterwards.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        yield
+        return
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with (
+            torch.device("cpu"),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=False),
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 class Isolation:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Protocol, Self, TextIO, runtime_checkable
 
 from rich.cells import set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -25,6 +25,11 @@ _MIN_WIDTH, _MIN_HEIGHT = 40, 12
 _MAX_NOTES = 20
 
 
+STOPPING = "stopping after this epoch; press Ctrl-C again to abort at once"
+"""Noted at the first Ctrl-C; no news once it has stopped."""
+
+
+@runtime_checkable
 class View(Protocol):
     """Whoever watches a study; used as a context manager around its run."""
 
@@ -194,7 +199,8 @@ class LiveView(QuietView):
 
     def stopped(self, view: StudyView) -> None:
         """Leave the summary on the screen."""
-        self._screen = replace(self._screen, view=view, training=None, final=True)
+        notes = tuple(note for note in self._screen.notes if note != STOPPING)
+        self._screen = replace(self._screen, view=view, training=None, notes=notes, final=True)
         self._live.stop()
 
     def _show(self, view: StudyView, training: tuple[int, int] | None) -> None:

@@ -15,12 +15,13 @@ from typing import Any, Self
 from freezethaw.acquisition import Coupling
 from freezethaw.errors import ConfigError, StudyError, UtilityError
 from freezethaw.extrapolator import Extrapolator
-from freezethaw.live import View, choose_view
+from freezethaw.live import STOPPING, View, choose_view
 from freezethaw.memory import MemoryProbe
 from freezethaw.problems import Bounds, UtilityFunction, describe_problem
 from freezethaw.records import Goal, Params, Result, Step, Stop, StopReason, TrialState
 from freezethaw.report.view import StudyView
 from freezethaw.seeds import trial_seed
+from freezethaw.sentences import last_line
 from freezethaw.space import Parameter, Space
 from freezethaw.stopping import Rule
 from freezethaw.storage import DEFAULT_NAME, checkpoint_folder
@@ -28,8 +29,9 @@ from freezethaw.study import FINAL, Pace, Study
 from freezethaw.trial import TrainFunction, check_train
 from freezethaw.trials import CheckpointPolicy, Report, TrialFailed, Trials
 from freezethaw.units import parse_seconds
-from freezethaw.utility import Utility
+from freezethaw.utility import SLACK, Utility
 from freezethaw.views import view_of
+from freezethaw.wording import amount
 
 
 def tune(
@@ -50,7 +52,7 @@ def tune(
     first: Sequence[Params] = (),
     configurations: Sequence[Params] | None = None,
     pool_size: int = 512,
-    stopping: Rule | None = None,
+    stopping: Rule | str | None = None,
     coupling: str | Coupling = "comonotone",
     weights: str | Path | Extrapolator | None = None,
     device: str = "cpu",
@@ -84,7 +86,7 @@ def tune(
         first: configurations to run before any are chosen.
         configurations: a fixed pool to choose from, in place of the whole space.
         pool_size: how many configurations of the space are candidates at a time.
-        stopping: when to stop; default `ft.adaptive()`.
+        stopping: when to stop, a rule or the name of one; default `ft.stopping.adaptive()`.
         coupling: how epochs of a forecast hang together: "comonotone", "averaged", "independent".
         weights: the extrapolator: a shipped name, a file, or an object of your own.
         device: where the extrapolator runs.
@@ -102,6 +104,8 @@ def tune(
         The best trial, the bill and the reason of the stop.
     """
     check_train(train)
+    if not (view is None or isinstance(view, View)):
+        raise ConfigError(f"view={view!r}: must have the methods of freezethaw.live.View")
     seconds_allowed = _seconds(deadline)
     problem = describe_problem(
         space,
@@ -176,6 +180,9 @@ class Loop:
     def run(self) -> Result:
         """Until a stop; then save the current and the best trial."""
         self.study.resume()
+        self._warn_of_small_budget()
+        for step in self.study.outdated():
+            self.study.release(step)  # it may go beyond a smaller budget
         self._keep_best()
         try:
             while self.study.stop is None:
@@ -190,16 +197,26 @@ class Loop:
         self.display.stopped(self._view())
         return self.study.result()
 
+    def _warn_of_small_budget(self) -> None:
+        utility, spent = self.study.problem.utility, self.study.history.spent
+        if spent > utility.budget * SLACK:
+            had = amount(spent, utility.unit)
+            self.display.note(
+                f"{had} had been spent when this call lowered the budget to "
+                f"{amount(utility.budget, utility.unit)}"
+            )
+
     def _one_step(self) -> None:
         """A step that is still open (after an interruption), or a new one."""
         unfinished = self.study.pending()
-        step = unfinished[0] if unfinished else self.study.ask()
+        step = unfinished[0] if unfinished else self._ask()
         if isinstance(step, Stop) or self._should_pause():
             return
         self.display.decided(self._view())
         try:
             self._train(step)
         except TrialFailed as failure:
+            self.display.note(_failure_line(failure))
             own = failure.trial_id == step.trial_id
             self.study.fail_trial(
                 failure.trial_id,
@@ -207,7 +224,19 @@ class Loop:
                 seconds=failure.seconds,
                 step_id=step.step_id if own else -1,
                 epoch=failure.epoch,
+                saving=failure.saving,
             )
+
+    def _ask(self) -> Step | Stop:
+        before = self.study.history.epochs_per_decision
+        step = self.study.ask()
+        pace = self.study.history.epochs_per_decision
+        if before is None and pace is not None and pace > 1 and self.study.measures_pace:
+            self.display.note(
+                f"an epoch takes little time next to a decision, so each decision is for up to "
+                f"{pace} epochs; epochs_per_decision=1 decides after every one"
+            )
+        return step
 
     def _train(self, step: Step) -> None:
         """Each score is durable before the next epoch begins."""
@@ -264,12 +293,14 @@ class Loop:
         Only when the study is at its end: a trial that goes on recovers on its way.
         """
         stop, best = self.study.stop, self.study.best()
-        lost = best is not None and best.checkpoint is None and self.trials.can_save
-        if stop is None or stop.kind not in FINAL or best is None or not lost:
+        if stop is None or stop.kind not in FINAL or best is None or self.study.storage is None:
+            return
+        cannot_be_saved = self.study.history.curves[best.trial_id].error is not None
+        if best.checkpoint is not None or cannot_be_saved or not self.trials.can_save:
             return
         self.display.note(
-            f"the network of trial {best.trial_id} at epoch {best.epoch} was not saved when the "
-            "study was cut off; it is trained again, on the bill but not on what was spent"
+            f"the network of trial {best.trial_id} at epoch {best.epoch} was lost with the process "
+            "that trained it; it is trained again, on the bill but not on what was spent"
         )
         step = Step(
             step_id=-1,
@@ -290,6 +321,12 @@ class Loop:
 
     def _view(self) -> StudyView:
         return view_of(self.study)
+
+
+def _failure_line(failure: TrialFailed) -> str:
+    """What a trial died of, in a line; its traceback is in the study."""
+    what = "could not be saved" if failure.saving else f"failed in epoch {failure.epoch}"
+    return f"trial {failure.trial_id} {what}: {last_line(failure.traceback)}"
 
 
 class Interrupts:
@@ -319,7 +356,7 @@ class Interrupts:
         self.requested = True
         # The signal may have come while the same stream was written to, which cannot be nested.
         with contextlib.suppress(RuntimeError):
-            self._notify("stopping after this epoch; press Ctrl-C again to abort at once")
+            self._notify(STOPPING)
 
     def __exit__(
         self,

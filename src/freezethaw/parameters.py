@@ -154,6 +154,8 @@ class _Number(_Parameter):
             if not _is_number(value):
                 raise SpaceError(f"{self._me}: {side} is {value!r}; it must be a finite number")
             object.__setattr__(self, side, value)
+        if not isinstance(self.log, bool):
+            raise SpaceError(f"{self._me}: log is {self.log!r}; it must be True or False")
         if not self.low < self.high:
             raise SpaceError(
                 f"{self._me}: low must be below high; leave a constant out of the space"
@@ -161,7 +163,8 @@ class _Number(_Parameter):
 
     @property
     def _me(self) -> str:
-        return f"{type(self).__name__}({self.low!r}, {self.high!r}{', log=True' * self.log})"
+        log = ", log=True" if self.log is True else ""
+        return f"{type(self).__name__}({self.low!r}, {self.high!r}{log})"
 
     def _outside(self, name: str, value: Any) -> SpaceError:
         return SpaceError(

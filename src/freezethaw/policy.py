@@ -72,14 +72,19 @@ class Policy:
         kind = self._verdict(history, standing, outlook, float(gains[chosen]))
         if kind is None:
             return self._run(history, candidates, standing, chosen, ground, leaders)
+        decision = replace(standing.decision(), leaders=leaders)
         reason = stop_sentence(
-            kind, history.spent, self.problem.utility.budget, self.problem.utility.unit, chance
+            kind,
+            history.spent,
+            self.problem.utility.budget,
+            self.problem.utility.unit,
+            decision=decision,
         )
         if kind is StopReason.NO_GAIN:
             reason += _beyond(self.problem, history)
         stop = Stop(kind=kind, reason=reason)
         fans = _fans(self.problem, look, ground, history, candidates)
-        return replace(standing.decision(), stop=stop, leaders=leaders, fans=fans)
+        return replace(decision, stop=stop, fans=fans)
 
     def _stop_early(
         self, history: History, candidates: Candidates, standing: _Standing
@@ -95,7 +100,12 @@ class Policy:
         else:
             kind = StopReason.NO_CANDIDATES
         reason = stop_sentence(
-            kind, history.spent, utility.budget, utility.unit, failures=history.failures_in_a_row
+            kind,
+            history.spent,
+            utility.budget,
+            utility.unit,
+            failures=history.failures_in_a_row,
+            first_failure=history.first_failure,
         )
         return replace(standing.decision(), stop=Stop(kind=kind, reason=reason))
 

@@ -226,7 +226,7 @@ class Result:
     unit: Unit
     bill: Bill
     stop: Stop
-    history: History
+    history: History = field(repr=False)
     study: str
     """The study's name."""
     storage: str | None

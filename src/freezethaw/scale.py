@@ -23,6 +23,9 @@ from freezethaw.records import Goal
 Range: TypeAlias = tuple[float, float]
 Array: TypeAlias = NDArray[np.float64]
 
+ROUNDING = 1e-6
+"""By so much of their range scores may exceed the bounds; they count as the bound."""
+
 MARGIN = 5e-4
 """How near to 0 or 1 a scaled value counts where the raw bound is infinite.
 
@@ -131,17 +134,23 @@ class Scale:
     ) -> str | None:
         """Return what is wrong with a score outside the hard bounds, None if nothing is.
 
-        NaN and ±inf are no breach of bounds: the trial diverged.
+        NaN and ±inf are no breach of bounds: the trial diverged. Nor is what rounding may add.
         """
         low, high = self.hard
-        if not math.isfinite(raw) or low <= raw <= high:
+        slack = ROUNDING * (high - low if math.isfinite(high - low) else abs(raw))
+        if not math.isfinite(raw) or low - slack <= raw <= high + slack:
             return None
         place = [f"trial {trial}"] * (trial is not None) + [f"epoch {epoch}"] * (epoch is not None)
         where = f"{', '.join(place)}: " if place else ""
         return (
             f"{where}got {_short(raw)}; scores must lie in {_interval(self.hard)}; "
-            "pass bounds=(low, high)"
+            f"{self._remedy(raw)}"
         )
+
+    def _remedy(self, raw: float) -> str:
+        if self.hard == (0.0, 1.0) and 2 <= raw <= 100:
+            return f"a percentage is a share here ({raw / 100:g}), or begin with bounds=(0, 100)"
+        return "clip it, or begin a study with other bounds=(low, high)"
 
     def to_json(self) -> dict[str, Any]:
         """Return the scale as JSON, null where a bound is infinite."""
@@ -238,6 +247,8 @@ def _open_ends(bounds: Any) -> Any:
 
 def _read_range(name: str, bounds: Any) -> Range:
     try:
+        if any(isinstance(bound, str) for bound in bounds):
+            raise TypeError
         low, high = (float(bound) for bound in bounds)
     except (TypeError, ValueError):
         raise ScaleError(f"{name} is {bounds!r}; pass {name}=(low, high)") from None
@@ -246,11 +257,13 @@ def _read_range(name: str, bounds: Any) -> Range:
     return low, high
 
 
-def _read_initial(goal: Goal, hard: Range, initial: float, good: float) -> float:
+def _read_initial(goal: Goal, hard: Range, given: Any, good: float) -> float:
     try:
-        initial = float(initial)
+        if isinstance(given, str):
+            raise TypeError
+        initial = float(given)
     except (TypeError, ValueError):
-        raise ScaleError(f"initial is {initial!r}; it must be a number") from None
+        raise ScaleError(f"initial is {given!r}; it must be a number") from None
     remedy = "pass initial=, the score of an untrained model"
     if not math.isfinite(initial):
         # Either given so, or the default: the bad bound, which is infinite.

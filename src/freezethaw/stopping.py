@@ -151,6 +151,17 @@ _BY_NAME: dict[str, Callable[..., Rule]] = {
 }
 
 
+def stopping_rule(given: Rule | str | None) -> Rule:
+    """A rule, one by its name, or the default."""
+    if given is None:
+        return adaptive()
+    if isinstance(given, str):
+        return from_name(given)
+    if not isinstance(given, Rule):
+        raise ConfigError(f"stopping={given!r}: pass ft.stopping.adaptive(), or another rule")
+    return given
+
+
 def from_name(name: str, **settings: Any) -> Rule:
     """A rule from a study file: `stopping = "adaptive"` or `{rule = "fixed", delta = 0.1}`."""
     if name not in _BY_NAME:

@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import sqlalchemy as sql
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
+from sqlalchemy.schema import CreateTable
 
 from freezethaw.errors import BusyError, StorageError, StudyError
 from freezethaw.events import Event, event_from_json, event_to_json
@@ -122,7 +124,8 @@ class SqlLog:
         try:
             connection = self._writable()
             with _storage_errors(self._storage, self.name), connection.begin():
-                _schema.create_all(connection)
+                for table in _schema.sorted_tables:  # another process may be making them too
+                    connection.execute(CreateTable(table, if_not_exists=True))
                 made = sql.insert(_studies).values(**row).returning(_studies.c.study_id)
                 self._study_id = connection.execute(made).scalar_one()
                 connection.execute(sql.insert(_events), self._rows(events))
@@ -134,7 +137,7 @@ class SqlLog:
     def find(self) -> None:
         """Look the study up, which must exist."""
         query = sql.select(_studies).where(_studies.c.name == self.name)
-        with _storage_errors(self._storage, self.name), self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(query).one()
         if row.format > FORMAT:
             raise StorageError(
@@ -150,7 +153,7 @@ class SqlLog:
             .where(_events.c.study_id == self._study_id)
             .order_by(_events.c.sequence)
         )
-        with _storage_errors(self._storage, self.name), self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(query).all()
         self._next = rows[-1].sequence + 1 if rows else 0
         return [event_from_json(row.kind, row.body) for row in rows]
@@ -172,6 +175,9 @@ class SqlLog:
         if connection is not None:
             connection.close()
         self._lock.release()
+
+    def _reading(self) -> contextlib.AbstractContextManager[sql.Connection]:
+        return _reading(self._engine, self._storage, self.name)
 
     def _writable(self) -> sql.Connection:
         self._lock.acquire(self.name)
@@ -227,6 +233,7 @@ class ProcessLock:
                 "study another name=; reading it (status, why, report) always works"
             ) from None
         self._file = file
+        _held.add(self)
         with contextlib.suppress(OSError):  # who holds it is for people; the disk may be full
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -234,8 +241,43 @@ class ProcessLock:
     def release(self) -> None:
         """Let others write."""
         if self._file is not None:
+            # A forked child shares the lock: closing alone would leave it with the child.
+            with contextlib.suppress(OSError):
+                _unlock_file(self._file)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Close the file without giving the lock back."""
+        if self._file is not None:
             self._file.close()
             self._file = None
+        _held.discard(self)
+
+
+_held: set[ProcessLock] = set()
+"""The locks of this process."""
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a data loader: it must not hold a lock when its parent is gone."""
+    for lock in list(_held):
+        lock._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _unlock_file(file: Any) -> None:
+    if os.name == "nt":  # pragma: no cover
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 def _lock_file(file: Any) -> None:
@@ -281,7 +323,7 @@ def study_names(storage: str | Path) -> list[str]:
     """The names of the studies in a file, oldest first."""
     if not Path(storage).is_file():
         raise StudyError(f"{storage}: no such file; a study is made by ft.tune(..., storage=...)")
-    with _storage_errors(storage), _engine(storage).connect() as connection:
+    with _reading(_engine(storage), storage) as connection:
         tables = sql.inspect(connection).get_table_names()
         if not tables:  # empty, or made by a process that got no further
             return []
@@ -313,8 +355,42 @@ def file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in name)
 
 
+@contextlib.contextmanager
+def _reading(
+    engine: sql.Engine, storage: str | Path, name: str | None = None
+) -> Iterator[sql.Connection]:
+    """A connection to read with, also where nothing may be written."""
+    with _storage_errors(storage, name):
+        try:
+            connection = engine.connect()
+            connection.exec_driver_sql("SELECT 1 FROM sqlite_master").close()
+        except OperationalError as error:
+            if "readonly" not in str(error.orig):
+                raise
+            connection = _unchanging(engine).connect()
+        with connection:
+            yield connection
+
+
+def _unchanging(engine: sql.Engine) -> sql.Engine:
+    """The database as a file that nobody writes to.
+
+    With a write-ahead log SQLite wants to make files beside it even to read. Nobody is writing
+    where there is none of them.
+    """
+    path = Path(str(engine.url.database))
+    if path.with_name(f"{path.name}-wal").exists():
+        raise StorageError(f"{path}: cannot be read while another user is writing to it")
+    uri = f"file:{quote(str(path))}?mode=ro&immutable=1&uri=true"
+    return sql.create_engine(f"sqlite:///{uri}", poolclass=sql.NullPool)
+
+
 def _engine(storage: str | Path) -> sql.Engine:
+    if "://" in str(storage):
+        raise StorageError(f"storage={str(storage)!r}: pass a path, as in storage='study.db'")
     path = Path(storage).absolute()  # the training function may change directory
+    if path.is_dir():
+        raise StorageError(f"{storage}: a folder; name a file in it, as in {path / 'study.db'}")
     if not path.parent.is_dir():
         raise StorageError(f"{storage}: the folder {path.parent} does not exist; create it first")
     engine = sql.create_engine(

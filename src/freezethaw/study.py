@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -44,6 +43,7 @@ from freezethaw.events import (
     numbers_of,
 )
 from freezethaw.extrapolator import Extrapolator
+from freezethaw.isolation import plain_torch
 from freezethaw.policy import Policy
 from freezethaw.problems import Bounds, UtilityFunction, describe_problem, differences
 from freezethaw.records import (
@@ -60,8 +60,8 @@ from freezethaw.records import (
 )
 from freezethaw.sentences import stop_sentence
 from freezethaw.space import Parameter, Space
-from freezethaw.stopping import Rule, adaptive
-from freezethaw.trial import as_number
+from freezethaw.stopping import Rule, stopping_rule
+from freezethaw.told import read_epoch, read_extra, read_number
 from freezethaw.utility import Custom, Unavailable, Utility
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ FINAL = frozenset(
 )
 """Reasons that stand until the utility changes; the others only paused the study."""
 
+WAITING = frozenset({StopReason.NO_CANDIDATES, StopReason.BUDGET_SPENT})
+"""Reasons that may pass when a pending step is finished: it holds a trial and its cost."""
+
 Pace = int | Literal["auto"]
 
 
@@ -99,7 +102,7 @@ class Study:
         fold: Fold,
         *,
         storage: str | None,
-        stopping: Rule | None = None,
+        stopping: Rule | str | None = None,
         coupling: str | Coupling = "comonotone",
         weights: str | Path | Extrapolator | None = None,
         device: str = "cpu",
@@ -116,7 +119,7 @@ class Study:
         self._storage = storage
         # Now: the training function may change directory.
         self._folder = storages.checkpoint_folder(storage, log.name) if storage else None
-        self._rule = stopping or adaptive()
+        self._rule = stopping_rule(stopping)
         self._coupling = coupling_from_name(coupling) if isinstance(coupling, str) else coupling
         self._weights, self._device = weights, device
         self._extrapolator: Extrapolator | None = None
@@ -201,8 +204,8 @@ class Study:
     def open(cls, storage: str | Path, name: str | None = None, **engine: Any) -> Study:
         """A study that exists, to read or to go on with.
 
-        `engine` are the settings of the decisions, which are not stored: `stopping` (a rule),
-        `coupling`, `weights` (a shipped name, a file or an extrapolator), `device`,
+        `engine` are the settings of the decisions, which are not stored: `stopping` (a rule or its
+        name), `coupling`, `weights` (a shipped name, a file or an extrapolator), `device`,
         `max_failures`, `epochs_per_decision`.
         """
         log = storages.open_log(storage, name)
@@ -215,6 +218,7 @@ class Study:
                 f"{self._storage}: study {self.name!r} was made differently: "
                 + "; ".join(unlike)
                 + ". Use the same settings to go on with it, or another name= or storage="
+                + ("" if self.history.path else "; it has no score yet: deleting it loses nothing")
             )
 
     def use_utility(self, utility: Utility) -> None:
@@ -230,6 +234,10 @@ class Study:
             self._append(UtilityChanged(utility=utility.to_json()))
         if isinstance(utility, Custom):
             self._fold.use_utility(utility)
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._storage is None else self._storage
+        return f"Study({self.name!r}, {where}, {self.history.bill.epochs} epochs)"
 
     def close(self) -> None:
         """Let others write to the study."""
@@ -380,13 +388,14 @@ class Study:
         policy = self._policy()
         began = time.perf_counter()
         candidates = self._pool.candidates(history)
-        decision = policy.decide(history, candidates)
+        with plain_torch():
+            decision = policy.decide(history, candidates)
         seconds = time.perf_counter() - began
         if decision.stop is not None:
-            if decision.stop.kind is StopReason.NO_CANDIDATES and candidates.ids:
+            if history.pending and decision.stop.kind in WAITING:
                 raise StudyError(
-                    f"all {len(candidates)} configurations that are left are being trained; tell "
-                    "their scores, or release a step, before asking for another"
+                    f"{len(history.pending)} steps are being trained, and nothing else can be "
+                    "before their scores are told: tell them, or release a step, and ask again"
                 )
             self._append_stop(decision.stop, decision)
             return decision.stop
@@ -409,6 +418,10 @@ class Study:
         )
         self._clocks[step_id] = time.perf_counter()
         return self._pending(step_id)
+
+    def outdated(self) -> list[Step]:
+        """Pending steps that were handed out under another utility."""
+        return [self._pending(step_id) for step_id in sorted(self._fold.outdated_steps)]
 
     def pending(self) -> list[Step]:
         """Steps handed out and not finished, oldest first."""
@@ -445,8 +458,8 @@ class Study:
             raise TellError(f"step {step_id}: the study {self.name!r} never handed it out")
         curve = self._fold.curve(trial_id)
         following = curve.epochs + 1
-        if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int)):
-            raise TellError(f"trial {trial_id}: epoch={epoch!r}; an epoch is a whole number")
+        if epoch is not None:
+            epoch = read_epoch(epoch, trial_id)
         value = self._read_score(score, trial_id, following if epoch is None else epoch)
         if epoch is not None and 1 <= epoch <= curve.epochs:
             return False
@@ -468,14 +481,14 @@ class Study:
                 epoch=following,
                 score=value,
                 seconds=self._seconds(step_id, seconds),
-                extra=_read_extra(extra or {}),
+                extra=read_extra(extra or {}),
             )
         )
         self._clocks[step_id] = time.perf_counter()
         return True
 
     def _read_score(self, score: SupportsFloat, trial_id: int, epoch: int) -> float:
-        value = _read_number(score)
+        value = read_number(score)
         if value is None:
             raise TellError(
                 f"trial {trial_id}, epoch {epoch}: got {score!r}; a score is a number: a float, "
@@ -484,13 +497,14 @@ class Study:
         outside = self.problem.scale.check_bounds(value, trial=trial_id, epoch=epoch)
         if outside:
             raise TellError(outside)
-        return value
+        low, high = self.problem.scale.hard
+        return min(max(value, low), high) if math.isfinite(value) else value
 
     def _seconds(self, step_id: int, given: float | None) -> float:
         """As given, or since this process handed the step out or last told it."""
         if given is not None:
-            seconds = float(given)
-            if not (math.isfinite(seconds) and seconds >= 0):
+            seconds = read_number(given)
+            if seconds is None or not (math.isfinite(seconds) and seconds >= 0):
                 raise TellError(f"seconds={given!r}: must be a number of at least 0")
             return seconds
         if step_id in self._clocks:
@@ -521,10 +535,12 @@ class Study:
         seconds: float,
         step_id: int = -1,
         epoch: int | None = None,
+        saving: bool = False,
     ) -> None:
         """A trial is over, whether a step held it or not (its save hook may have raised).
 
         `epoch` is the one that it was in: a new one is charged, one with a score is paid for.
+        `saving` says that it was its save hook that raised.
         """
         self._lock()
         self._append(
@@ -534,6 +550,7 @@ class Study:
                 error=error,
                 seconds=seconds,
                 charged=epoch is None or epoch > self._fold.curve(trial_id).epochs,
+                saving=saving,
             )
         )
 
@@ -625,9 +642,15 @@ class Study:
             max_failures=self._max_failures,
         )
 
+    @property
+    def measures_pace(self) -> bool:
+        """Whether `epochs_per_decision` is "auto"."""
+        return self._pace == "auto"
+
     def _load_extrapolator(self) -> Extrapolator:
         if self._extrapolator is None:
-            extrapolator = load_extrapolator(self._weights, self._device)
+            with plain_torch():
+                extrapolator = load_extrapolator(self._weights, self._device)
             extrapolator.check(self.problem.space.width)
             self._extrapolator = extrapolator
         return self._extrapolator
@@ -684,27 +707,6 @@ def _id(step: Step | int) -> int:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _read_number(score: object) -> float | None:
-    number = as_number(score)
-    try:
-        return None if number is None or isinstance(number, bool) else float(number)
-    except OverflowError:
-        return None
-
-
-def _read_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes with a score, if JSON can hold it."""
-    kept = dict(extra)
-    try:
-        json.dumps(kept)
-    except (TypeError, ValueError) as error:
-        raise TellError(
-            f"extra={extra!r}: {error}; beside the score there may be numbers, texts, True, False, "
-            "None, and lists and dicts of them"
-        ) from None
-    return kept
 
 
 def _pool(problem: Problem) -> Pool:

@@ -137,10 +137,26 @@ def check_train(train: TrainFunction) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainError(f"{name} is an async function; freezethaw runs ordinary ones: {_FIX}")
+    _check_signature(train, name)
     opaque = name.endswith("<lambda>") or hasattr(function, "__wrapped__")
     plain = inspect.isfunction(function) or inspect.ismethod(function)
     if plain and not opaque and not inspect.isgeneratorfunction(function):
         raise TrainError(f"{name} is not a generator function, as it has no `yield`: {_FIX}")
+
+
+def _check_signature(train: TrainFunction, name: str) -> None:
+    """It is called with the trial alone."""
+    try:
+        signature = inspect.signature(train)
+    except (TypeError, ValueError):  # some have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TrainError(
+            f"{name}{signature} is called as train(trial): {error}. Give it what else it needs "
+            "before: functools.partial(train, data=...), or pass a bound method, Model().fit"
+        ) from None
 
 
 def check_generator(value: object) -> Generator[Any, None, Any]:

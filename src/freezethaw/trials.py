@@ -71,7 +71,9 @@ class TrialFailed(Exception):  # noqa: N818 (what happened to a trial, not a fau
     `trial_id` need not be the trial being advanced: saving another one may have failed.
     """
 
-    def __init__(self, trial_id: int, epoch: int, seconds: float, text: str) -> None:
+    def __init__(
+        self, trial_id: int, epoch: int, seconds: float, text: str, *, saving: bool = False
+    ) -> None:
         super().__init__(f"trial {trial_id} failed in epoch {epoch}: {text.strip()}")
         self.trial_id = trial_id
         self.epoch = epoch
@@ -80,6 +82,8 @@ class TrialFailed(Exception):  # noqa: N818 (what happened to a trial, not a fau
         """Time spent since the last report."""
         self.traceback = text
         """The traceback from the user's first frame on, or a message."""
+        self.saving = saving
+        """Whether it was the save hook that raised."""
 
 
 class _Retrain(Exception):  # noqa: N818
@@ -147,6 +151,8 @@ class Trials:
         self._former_bests: set[tuple[int, int]] = set()
         self._checkpoints_are_read = True
         self._told: set[str] = set()
+        self._evicted: set[int] = set()
+        """By this object; what a crash lost is not charged."""
         self._remove_folder: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
@@ -300,6 +306,9 @@ class Trials:
             checkpoint = self._newest(step.trial_id, wanted)
         if checkpoint is None and known_epochs:
             self._tell_of_retraining(step.trial_id, known_epochs)
+            evicted = step.trial_id in self._evicted and not self._checkpoints_are_read
+            if evicted and self._on_evict is not None:
+                self._on_evict(step.trial_id, known_epochs, 0)  # what was saved is of no use
         link = Link()
         if checkpoint is not None:
             link = Link(
@@ -451,7 +460,9 @@ class Trials:
                     lambda folder: live.isolation.run_aside(hook, folder),
                 )
             except HookFailedError as error:
-                failure = TrialFailed(trial_id, live.epoch, live.seconds_lost, error.traceback)
+                failure = TrialFailed(
+                    trial_id, live.epoch, live.seconds_lost, error.traceback, saving=True
+                )
         if failure is not None:
             self._discard(live)
             raise failure
@@ -509,6 +520,7 @@ class Trials:
             self._tell_of_retraining(trial_id, epoch)
         self._discard(live)
         _reclaim_memory()
+        self._evicted.add(trial_id)
         if self._on_evict is not None:
             checkpoint = self._newest(trial_id, epoch)
             self._on_evict(trial_id, epoch, 0 if checkpoint is None else checkpoint.epoch)

@@ -7,6 +7,7 @@ arrays and tensors (arrays and tensors broadcast; the answer has the kind of the
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -239,6 +240,8 @@ class Custom(Utility):
     """Any callable (spent, best) → value, in the user's units; it may be scalar-only."""
 
     function: Callable[[Any, Any], Any]
+    fingerprint: str = ""
+    """Of its values, once bound: a study goes on when the function has changed."""
     form: ClassVar[str] = "custom"
 
     def __post_init__(self) -> None:
@@ -297,7 +300,8 @@ class Custom(Utility):
                 f"called with 0 ≤ spent ≤ {self.budget:g} and {low:g} ≤ best ≤ {high:g}"
             ) from error
         _check_monotone(grid, spent, best)
-        return bound
+        digits = " ".join(f"{value:.9g}" for value in np.ravel(grid))
+        return replace(bound, fingerprint=hashlib.sha256(digits.encode()).hexdigest()[:16])
 
     def describe(self) -> str:
         """In one line."""
@@ -305,11 +309,11 @@ class Custom(Utility):
         return f"{name}(spent, best); at most {amount(self.budget, self.unit)}"
 
     def to_json(self) -> dict[str, Any]:
-        """By name only: a callable is given again when the study is opened."""
+        """By name and values: a callable is given again when the study is opened."""
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return {
             "form": self.form, "budget": self.budget, "unit": self.unit, "rate": self.rate,
-            "goal": self.goal, "function": name,
+            "goal": self.goal, "function": name, "fingerprint": self.fingerprint,
         }  # fmt: skip
 
     @classmethod
@@ -430,6 +434,7 @@ class Unavailable(Utility):
     """Stands for a Python function in a study that was opened without it; its value is NaN."""
 
     function: str
+    fingerprint: str = ""
     form: ClassVar[str] = "custom"
 
     def value(self, spent: Any, quality: Any) -> Any:

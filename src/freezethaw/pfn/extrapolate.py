@@ -37,8 +37,14 @@ class PfnExtrapolator:
     """A `CurveNetwork` as an `Extrapolator`."""
 
     def __init__(self, network: CurveNetwork, device: str | torch.device = "cpu") -> None:
-        self.device = torch.device(device)
-        self.network = network.to(self.device, torch.float32).eval().requires_grad_(False)
+        try:
+            self.device = torch.device(device)
+            self.network = network.to(self.device, torch.float32).eval().requires_grad_(False)
+        except (RuntimeError, AssertionError) as error:  # what torch raises for either mistake
+            first = str(error).partition("\n")[0]
+            raise ExtrapolatorError(
+                f"device={str(device)!r}: {first}; use 'cpu', or 'cuda' where torch can"
+            ) from error
         self._half = has_fast_bfloat16(self.device)
 
     @classmethod

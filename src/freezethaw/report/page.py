@@ -351,7 +351,8 @@ def _bill_row(view: StudyView, name: str, epochs: str, seconds: float) -> str:
 
 
 def _failure(view: StudyView) -> str:
-    failure = first_failure(view)
+    errors = (curve.error.strip() for curve in view.history.curves.values() if curve.error)
+    failure = first_failure(view) or next(errors, None)
     if failure is None:
         return ""
     return _section("The first failure", "", f"<pre>{esc(failure)}</pre>", long=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -15,6 +15,7 @@ from freezethaw import wording
 from freezethaw.records import Leader, StopReason
 from freezethaw.report import words
 from freezethaw.report.view import Standing, StudyView
+from freezethaw.sentences import last_line
 
 
 def summary(view: StudyView) -> str:
@@ -34,16 +35,25 @@ def facts(view: StudyView) -> list[tuple[str, str]]:
     rows += [
         ("utility", _utility_text(view)),
         ("trials", words.trials_sentence(view)),
+        *(("failed", text) for text in _failed_text(view)),
         ("bill", words.bill_sentence(view)),
     ]
     return rows if view.storage is None else [*rows, ("study", wording.printable(view.storage))]
 
 
 def first_failure(view: StudyView) -> str | None:
-    """The traceback to show: the first of the failures that stopped a study."""
+    """The traceback to show in full: the first of the failures that stopped a study."""
     if view.stop is None or view.stop.kind is not StopReason.FAILURES:
         return None
     return (view.history.first_failure or "").strip() or None
+
+
+def _failed_text(view: StudyView) -> Iterator[str]:
+    """What the first failed trial died of."""
+    failed = [curve for curve in view.history.curves.values() if curve.error]
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        yield f"trial {failed[0].trial_id}: {last_line(failed[0].error)}{more}"
 
 
 def _best_text(view: StudyView) -> str:

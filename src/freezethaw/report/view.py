@@ -80,7 +80,8 @@ class StudyView:
             best = min(finite, default=None)
         state = str(curve.state)
         if curve.state is TrialState.ACTIVE:
-            training = any(s.trial_id == curve.trial_id for s in self.history.pending.values())
+            pending = (step.trial_id for step in self.history.pending.values())
+            training = self.stop is None and curve.trial_id in pending
             state = "training" if training else "frozen"
         return Standing(
             curve=curve,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from freezethaw import wording
 from freezethaw.records import Leader, StopReason, Unit
 from freezethaw.report.view import StudyView
+from freezethaw.sentences import failures_in_a_row, not_worth_it
 
 
 def stop_sentence(view: StudyView) -> str:
@@ -32,34 +33,18 @@ def _because(view: StudyView) -> str:
     kind, history = view.stop.kind, view.history
     states = view.counts()
     failed = states.get("failed", 0) + states.get("diverged", 0)
-    if kind is StopReason.NOT_WORTH_IT and (text := _not_worth_it(view)):
+    if kind is StopReason.NOT_WORTH_IT and view.decision and (text := not_worth_it(view.decision)):
         return text
     if kind is StopReason.NO_CANDIDATES and failed and failed == len(history.curves):
         if failed == 1:
             return "the only trial failed or diverged"
         return f"all {failed:,} trials failed or diverged"
     if kind is StopReason.FAILURES and history.failures_in_a_row > 0:
-        n = history.failures_in_a_row
-        which = f"{n:,} trials failed in a row; the first traceback says why"
-        return which if n > 1 else "a trial failed; its traceback says why"
+        return failures_in_a_row(history.failures_in_a_row, history.first_failure)
     reason = view.stop.reason.rstrip(".")
     if reason.startswith("stopped "):  # a whole sentence: its second half
         reason = reason.partition(": ")[2]
     return reason or kind.text
-
-
-def _not_worth_it(view: StudyView) -> str | None:
-    leader, decision = view.leader, view.decision
-    if leader is None or decision is None or math.isnan(leader.chance):
-        return None
-    if leader.chance < 0.5 or math.isnan(decision.regret) or math.isnan(decision.threshold):
-        return f"the best continuation has {wording.chance(leader.chance)} to repay its cost"
-    # A likely gain can still be refused once too much has been lost: then say that.
-    lost, limit = wording.two_percents(decision.regret, decision.threshold)
-    return (
-        f"the utility has fallen {lost} of its range below its peak, "
-        f"more than the {limit} that {wording.chance(leader.chance)} to repay allows"
-    )
 
 
 def standing_sentence(view: StudyView) -> str:
