@@ -48,6 +48,13 @@ def test_the_long_study_is_a_study(tmp_path):
     assert all(row["value"] > 0 for row in rows)
 
 
+def test_memory_is_of_a_process_of_its_own():
+    ballast = bytearray(b"x" * (300 << 20))
+    assert overhead.peak_bytes() > len(ballast)
+    (row,) = overhead.measure_memory(budget=4)
+    assert 100 < row["value"] < 1000
+
+
 def test_the_table_shows_measured_against_asked():
     rows = [
         overhead._row("deciding", 0.123456, "s", "≤ 0.6"),

@@ -722,7 +722,7 @@ def slow_decisions(monkeypatch):
     monkeypatch.setattr("freezethaw.study.time.perf_counter", clock)
 
 
-@pytest.mark.parametrize(("seconds", "epochs"), [(1000.0, 1), (15.0, 1), (5.0, 3), (0.01, 5)])
+@pytest.mark.parametrize(("seconds", "epochs"), [(1000.0, 1), (22.5, 1), (8.0, 3), (0.01, 5)])
 def test_the_pace_follows_from_what_is_measured(path, slow_decisions, seconds, epochs):
     with Study.create(**auto(path)) as study:
         while not study.history.epochs_per_decision:
@@ -730,7 +730,7 @@ def test_the_pace_follows_from_what_is_measured(path, slow_decisions, seconds, e
             assert step.to_epoch == step.from_epoch + 1 or study.history.epochs_per_decision
             for epoch in range(step.from_epoch + 1, step.to_epoch + 1):
                 study.tell(step, curve_of(step.trial_id, epoch), seconds=seconds)
-        assert study.history.decisions == 5  # four to measure, the fifth uses it
+        assert study.history.decisions == 4  # three to measure, the fourth uses it
     (event,) = pace(path)
     assert event.epochs_per_decision == epochs
     assert (event.seconds_per_decision, event.seconds_per_epoch) == (1.0, seconds)
@@ -740,7 +740,7 @@ def test_the_pace_is_fixed_once_and_repeated(path, slow_decisions):
     with Study.create(**auto(path)) as study:
         while not study.history.epochs_per_decision:
             step = study.ask()
-            study.tell(step, curve_of(step.trial_id, 1), seconds=5.0)
+            study.tell(step, curve_of(step.trial_id, 1), seconds=8.0)
     with Study.create(**auto(path)) as study:
         assert study.history.epochs_per_decision == 3
         for step in study.pending():
@@ -753,7 +753,7 @@ def test_the_pace_is_measured_over_several_processes(path, slow_decisions):
     for _ in range(5):
         with Study.create(**auto(path)) as study:
             step = study.ask()
-            study.tell(step, 0.3, seconds=5.0)
+            study.tell(step, 0.3, seconds=8.0)
     assert [event.epochs_per_decision for event in pace(path)] == [3]
 
 

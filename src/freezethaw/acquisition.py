@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from freezethaw.errors import ConfigError, ExtrapolatorError
-from freezethaw.extrapolator import Posterior, Queries
+from freezethaw.extrapolator import UNSEEN, Posterior, Queries
 
 CHUNK = 64
 """Candidates per forecast: 64 × 50 epochs × 1,000 bins is 13 MB, small enough for caches."""
@@ -170,14 +170,17 @@ def acquire(
     levels, level_of = cost_levels(prospects)
     tables: GainTable | None = None  # the same for all chunks, once the bins are known
     pieces = []
-    for start in range(0, len(prospects.epochs_seen), CHUNK):
-        rows = slice(start, start + CHUNK)
+    # What has a curve and what has none comes together: extrapolators may treat them apart.
+    order = np.argsort(prospects.queries.curve != UNSEEN, kind="stable")
+    for start in range(0, len(order), CHUNK):
+        rows = order[start : start + CHUNK]
         part = prospects.take(rows)
         mass, borders = _masses(posterior, part)
         tables = tables or gain_table(prospects, levels, borders)
         expected = expectation(mass, borders, tables.gain, level_of[rows], coupling, generator)
         pieces.append(expected.masked_fill(~_ahead(part), -1.0))
-    gains = torch.cat(pieces).detach().double().numpy()
+    gains = np.empty(prospects.cost.shape)
+    gains[order] = torch.cat(pieces).detach().double().numpy()
     if not np.isfinite(gains).all():
         raise ExtrapolatorError("a forecast of the extrapolator holds NaN or infinite mass")
     target = gains.argmax(axis=1)

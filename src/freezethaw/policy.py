@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -146,14 +147,15 @@ class Policy:
     ) -> Decision:
         """Train this candidate for as many epochs as a decision covers and the budget allows.
 
-        Not beyond the epoch for which it was chosen: what comes after has no gain of its own.
+        Less, down to half of them, where the epoch for which it was chosen comes before: what
+        follows has no gain of its own.
         """
         seen = int(ground.epochs_seen[row])
         left = self.problem.utility.budget * SLACK - ground.spent
-        pace = min(history.epochs_per_decision or 1, ground.costs.epochs_for(row, left))
+        pace = history.epochs_per_decision or 1
         if leaders and leaders[0].gain > 0:
-            pace = min(pace, leaders[0].target_epoch - seen)
-        pace = max(1, pace)
+            pace = min(pace, max(leaders[0].target_epoch - seen, math.ceil(pace / 2)))
+        pace = max(1, min(pace, ground.costs.epochs_for(row, left)))
         return replace(
             standing.decision(),
             trial_id=candidates.ids[row],

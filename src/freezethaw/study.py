@@ -69,9 +69,10 @@ if TYPE_CHECKING:
 
 OVERHEAD = 0.1
 """`epochs_per_decision="auto"` keeps deciding under this share of the training time …"""
-GROWTH = 1.5
-"""… when decisions come to cost so much more than the first ones, as contexts grow."""
-MEASURED_DECISIONS = 3
+GROWTH = 2.25
+"""… when decisions come to cost so much more than the first ones: contexts grow, the first few
+decisions are made after every epoch, and steps may end early."""
+MEASURED_DECISIONS = 2
 FINAL = frozenset(
     {
         StopReason.NOT_WORTH_IT,

@@ -31,6 +31,9 @@ from freezethaw.pfn.model import (
 
 CHUNK = 8192
 """Most query tokens at a time: their activations stay in the caches of a CPU."""
+ROWS = 8
+"""Rows are asked for in multiples of so many: half precision on a CPU compiles its products anew
+for every new size, and keeps them all in memory."""
 
 
 class PfnExtrapolator:
@@ -69,7 +72,8 @@ class PfnExtrapolator:
     def condition(self, context: Context) -> PfnPosterior:
         """Read the context, once per decision; longer ones than trained for are thinned."""
         self.check(context.configs.shape[1])
-        with _plain(self.device, self._half):
+        # In full precision on a CPU: it takes little, and context lengths are all different.
+        with _plain(self.device, self._half and self.device.type != "cpu"):
             return PfnPosterior(self, context)
 
 
@@ -108,8 +112,10 @@ class PfnPosterior:
         for group in (np.flatnonzero(unseen), np.flatnonzero(~unseen)):
             for start in range(0, len(group), per_chunk):
                 part = group[start : start + per_chunk]
-                index = torch.from_numpy(part).to(self._device)
-                mass[index] = self._masses(x[index], queries.curve[part], t)
+                padded = np.resize(part, -(-len(part) // ROWS) * ROWS)
+                index = torch.from_numpy(padded).to(self._device)
+                found = self._masses(x[index], queries.curve[padded], t)
+                mass[index[: len(part)]] = found[: len(part)]
         return mass
 
     def _masses(self, x: Tensor, curve: NDArray[np.int64], t: Tensor) -> Tensor:
@@ -146,7 +152,10 @@ class PfnPosterior:
             y=self._floats(np.concatenate([[context.initial], shown])).unsqueeze(0),
             step=self._floats(np.concatenate([[0], shown - y[curve, epoch - 1]])).unsqueeze(0),
         )
-        return self._network.remember(points, scores, self._max_epochs)
+        memory = self._network.remember(points, scores, self._max_epochs)
+        dtype = torch.bfloat16 if self._half else torch.float32
+        keys, values = ([each.to(dtype) for each in side] for side in memory[:2])
+        return memory._replace(keys=keys, values=values)
 
     def _floats(self, values: object) -> Tensor:
         return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
