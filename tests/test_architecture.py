@@ -35,7 +35,7 @@ FLOORS = {
         storage told study
         report.view report.svg report.words report.plot report.charts report.text report.page report
         live views loop
-        config demo bench.overhead bench cli
+        config demo bench.overhead bench cli __main__
         """,
 }
 CORE, NETWORK, SHELLS = (names.split() for names in FLOORS.values())

@@ -1,6 +1,6 @@
-"""The pictures of the README, from a demo's study: `make images` (needs Chromium).
+"""The pictures of the README, from a demo's study (needs Chromium).
 
-    python docs/images/make.py freezethaw-demo/study.db
+    freezethaw demo && python docs/images/make.py freezethaw-demo/study.db
 
 The live view is drawn as it was in the middle of the study; the report is the page itself.
 """

@@ -22,6 +22,8 @@ _MAX_POINTS = 2000
 _MAX_CURVE_POINTS = 200
 _MAX_FANS = 3
 _SHADES = 5
+_LETTER = 8
+"""About the width of one in a label, in the units of a plot."""
 
 
 # ---------------------------------------------------------------- what it cost, what it gave
@@ -135,9 +137,17 @@ def _mark(plot: Plot, marks: Sequence[tuple[float, float, str, str]]) -> None:
         plot.path(f"dot {kind}", svg.dots([point]))
         # What lies ahead falls, and what lies behind a mark on the right was higher.
         first = i == 0 and len(marks) > 1
-        above = first or _side(point[0]) == "left" or point[1] > plot.height - 24
+        side = "right" if i and _reaches(plot, marks[0], point) else _side(point[0])
+        above = first or side == "left" or point[1] > plot.height - 24
         top = point[1] - 15 if above else point[1] + 16
-        plot.text(f"label {kind} {_side(point[0])}", point[0] / svg.WIDTH, top, text)
+        plot.text(f"label {kind} {side}", point[0] / svg.WIDTH, top, text)
+
+
+def _reaches(plot: Plot, mark: tuple[float, float, str, str], point: XY) -> bool:
+    """Whether a mark's label runs on to where a label above the point would begin."""
+    x, y = plot.at(*mark[:2])
+    width = _LETTER * len(mark[3])
+    return _side(x) == "left" and x + width > point[0] and abs(y - point[1]) < 24
 
 
 def _utility_trace(view: StudyView) -> list[XY]:
