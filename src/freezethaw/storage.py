@@ -26,6 +26,8 @@ from freezethaw.events import Event, event_from_json, event_to_json
 
 FORMAT = 1
 DEFAULT_NAME = "default"
+PATIENCE = 30
+"""Seconds to wait for another process that writes to the same file."""
 _FULL_BELOW_BYTES = 1 << 16
 
 _schema = sql.MetaData()
@@ -124,6 +126,7 @@ class SqlLog:
         try:
             connection = self._writable()
             with _storage_errors(self._storage, self.name), connection.begin():
+                connection.exec_driver_sql("BEGIN IMMEDIATE")  # waits for its turn
                 for table in _schema.sorted_tables:  # another process may be making them too
                     connection.execute(CreateTable(table, if_not_exists=True))
                 made = sql.insert(_studies).values(**row).returning(_studies.c.study_id)
@@ -184,9 +187,7 @@ class SqlLog:
         if self._connection is None:
             with _storage_errors(self._storage, self.name):
                 self._connection = self._engine.connect()
-                # A write-ahead log: readers do not block the writer, nor the writer them.
-                self._connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-                self._connection.rollback()
+                _write_ahead(self._connection)
         return self._connection
 
     def _rows(self, events: Sequence[Event]) -> list[dict[str, Any]]:
@@ -398,10 +399,29 @@ def _engine(storage: str | Path) -> sql.Engine:
         # What is open is then exactly what the code below holds open.
         poolclass=sql.NullPool,
         # A study may be made in one thread and used in another, though not at the same time.
-        connect_args={"timeout": 30, "check_same_thread": False},
+        connect_args={"timeout": PATIENCE, "check_same_thread": False},
     )
     sql.event.listen(engine, "connect", _make_durable)
     return engine
+
+
+def _write_ahead(connection: sql.Connection) -> None:
+    """A write-ahead log: readers do not block the writer, nor the writer them.
+
+    SQLite does not wait by itself where another process is just doing the same.
+    """
+    patience = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        except OperationalError as error:
+            connection.rollback()
+            if "locked" not in str(error.orig) or time.monotonic() > patience:
+                raise
+            time.sleep(0.02)
+        else:
+            connection.rollback()
+            return
 
 
 def _make_durable(connection: Any, _record: Any) -> None:
