@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -525,3 +526,11 @@ def test_a_study_in_a_folder_that_cannot_be_written_can_be_read(path):
 def test_what_is_no_file(storage, words):
     with pytest.raises(StorageError, match=words):
         create_log(storage, "default").begin([PaceFixed(epochs_per_decision=1)])
+
+
+def test_who_writes_can_be_seen(path, make):
+    log = make()
+    assert storage.writer(path, "default") == f"process {os.getpid()} on {socket.gethostname()}"
+    log.close()
+    assert storage.writer(path, "default") is None
+    assert storage.writer(path, "other") is None

@@ -223,16 +223,14 @@ class ProcessLock:
                 f"{self._path} cannot be written ({error.strerror}): a study's folder must be "
                 "writable to go on with it; reading it (status, why, report) always works"
             ) from error
-        try:
-            _lock_file(file)
-        except OSError:
+        if not _lock_soon(file):
             file.seek(0)
             holder = file.read().decode().strip() or "another process"
             file.close()
             raise BusyError(
                 f"study {name!r} is being written by {holder}: wait for it, stop it, or give this "
                 "study another name=; reading it (status, why, report) always works"
-            ) from None
+            )
         self._file = file
         _held.add(self)
         with contextlib.suppress(OSError):  # who holds it is for people; the disk may be full
@@ -254,6 +252,16 @@ class ProcessLock:
             self._file = None
         _held.discard(self)
 
+    def holder(self) -> str | None:
+        """Who writes now: "process 123 on host"; None if nobody does."""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            try:
+                _lock_file(file)
+            except OSError:
+                return file.read().decode().strip() or "another process"
+            _unlock_file(file)
+        return None
+
 
 _held: set[ProcessLock] = set()
 """The locks of this process."""
@@ -267,6 +275,18 @@ def _leave_to_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _lock_soon(file: Any) -> bool:
+    """Whether the lock could be taken; whoever only looks at it holds it for a moment."""
+    for _ in range(4):
+        try:
+            _lock_file(file)
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
 
 
 def _unlock_file(file: Any) -> None:
@@ -337,6 +357,11 @@ def study_names(storage: str | Path) -> list[str]:
 def study_exists(storage: str | Path | None, name: str) -> bool:
     """Whether that study is there."""
     return storage is not None and Path(storage).is_file() and name in study_names(storage)
+
+
+def writer(storage: str | Path, name: str) -> str | None:
+    """Who writes to a study now: "process 123 on host"; None if nobody does."""
+    return ProcessLock(_lock_path(storage, name)).holder()
 
 
 def checkpoint_folder(storage: str | Path, name: str) -> Path:

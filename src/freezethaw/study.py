@@ -274,6 +274,13 @@ class Study:
         return self._storage
 
     @property
+    def writer(self) -> str | None:
+        """Another process that writes to the study now: "process 123 on host"."""
+        if self._storage is None or self._locked:
+            return None
+        return storages.writer(self._storage, self.name)
+
+    @property
     def problem(self) -> Problem:
         """What the study is about, with its utility as it stands now."""
         return self._fold.problem

@@ -26,5 +26,6 @@ def view_of(study: Study) -> StudyView:
         stop=study.stop,
         rate=problem.utility.rate,
         storage=study.storage,
+        writer=study.writer,
         started_at=datetime.fromtimestamp(study.created, UTC).isoformat(timespec="seconds"),
     )

@@ -38,7 +38,11 @@ def facts(view: StudyView) -> list[tuple[str, str]]:
         *(("failed", text) for text in _failed_text(view)),
         ("bill", words.bill_sentence(view)),
     ]
-    return rows if view.storage is None else [*rows, ("study", wording.printable(view.storage))]
+    if view.storage is not None:
+        rows.append(("study", wording.printable(view.storage)))
+    if view.writer is not None:
+        rows.append(("running", f"in {wording.printable(view.writer)}"))
+    return rows
 
 
 def first_failure(view: StudyView) -> str | None:
@@ -177,6 +181,7 @@ def to_json(view: StudyView) -> dict[str, Any]:
         "counts": view.counts(),
         "trials": [_trial_json(standing) for standing in view.standings],
         "storage": view.storage,
+        "writer": view.writer,
         "started_at": view.started_at,
     }
     return _strict(answer)  # type: ignore[no-any-return]

@@ -57,6 +57,8 @@ class StudyView:
     rate: float | None = None
     """Money per hour."""
     storage: str | None = None
+    writer: str | None = None
+    """Another process that writes to it now."""
     started_at: str | None = None
     """ISO 8601."""
 
