@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, Protocol, TypeAlias
@@ -195,18 +195,12 @@ class OpenPool:
 
     def candidates(self, history: History) -> Candidates:
         """Return the active trials and the unstarted configurations of the present generation."""
-        chosen: list[tuple[int, Params, Array]] = []
-        seen: set[Key] = set()
-        for trial_id, curve in history.curves.items():
-            key = _key(self.space, curve.params)
-            seen.add(key)
-            if _is_open(curve):
-                chosen.append((trial_id, curve.params, _encode(self.space, key)))
-        for block in (self._first, self._present(history)):
-            for row, (trial_id, key) in enumerate(zip(block.ids, block.keys, strict=True)):
-                if trial_id not in history.curves and key not in seen:
-                    seen.add(key)
-                    chosen.append((trial_id, block.params[row], block.encoded[row]))
+        chosen = [
+            (trial_id, curve.params, _encode(self.space, _key(self.space, curve.params)))
+            for trial_id, curve in history.curves.items()
+            if _is_open(curve)
+        ]
+        chosen += self._unstarted(history)
         chosen.sort(key=lambda item: item[0])
         rows = [row for _, _, row in chosen]
         return Candidates(
@@ -221,12 +215,20 @@ class OpenPool:
         started = [self._generation_of(trial_id) for trial_id in history.curves]
         enough = started.count(present) >= min(TRIALS_PER_GENERATION, self.size)
         fruitless = present - max(started, default=-1)
-        if not enough and (fruitless >= FRUITLESS_GENERATIONS or self._has_unstarted(history)):
+        if not enough and fruitless >= FRUITLESS_GENERATIONS:
             return None
-        return Renewal(generation=history.pool_generation + 1, centers=self._best(history))
+        if not enough and next(self._unstarted(history), None) is not None:
+            return None
+        return Renewal(generation=present + 1, centers=self._best(history))
 
-    def _has_unstarted(self, history: History) -> bool:
-        return any(trial_id not in history.curves for trial_id in self.candidates(history).ids)
+    def _unstarted(self, history: History) -> Iterator[tuple[int, Params, Array]]:
+        """Given configurations and those of the present generation, each set of values once."""
+        seen = {_key(self.space, curve.params) for curve in history.curves.values()}
+        for block in (self._first, self._present(history)):
+            for row, (trial_id, key) in enumerate(zip(block.ids, block.keys, strict=True)):
+                if trial_id not in history.curves and key not in seen:
+                    seen.add(key)
+                    yield trial_id, block.params[row], block.encoded[row]
 
     def _generation_of(self, trial_id: int) -> int:
         """Of the configuration; −1 for those given."""

@@ -51,8 +51,7 @@ class Policy:
             return self._decide(history, candidates)
 
     def _decide(self, history: History, candidates: Candidates) -> Decision:
-        standing = _standing(self.problem, history, history.spent)
-        early = self._stop_early(history, candidates, standing)
+        early = self._stop_early(history, candidates)
         if early is not None:
             return early
         ground = _survey(self.problem, history, candidates)
@@ -87,9 +86,7 @@ class Policy:
         fans = _fans(self.problem, look, ground, history, candidates)
         return replace(decision, stop=stop, fans=fans)
 
-    def _stop_early(
-        self, history: History, candidates: Candidates, standing: _Standing
-    ) -> Decision | None:
+    def _stop_early(self, history: History, candidates: Candidates) -> Decision | None:
         """What ends a study without a look into the future."""
         utility = self.problem.utility
         if self.max_failures <= history.failures_in_a_row:
@@ -108,6 +105,7 @@ class Policy:
             failures=history.failures_in_a_row,
             first_failure=history.first_failure,
         )
+        standing = _standing(self.problem, history, history.spent)
         return replace(standing.decision(), stop=Stop(kind=kind, reason=reason))
 
     def _unstarted_first(

@@ -105,6 +105,7 @@ class History:
     """Steps handed out and not finished, by step id."""
     decisions: int = 0
     failures_in_a_row: int = 0
+    """Trials that raised one after another, or, if more, whose save hooks did, in a row or not."""
     first_failure: str | None = None
     """The traceback of the first of the failures in a row."""
     pool_generation: int = 0

@@ -19,7 +19,6 @@ from urllib.parse import quote
 
 import sqlalchemy as sql
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
-from sqlalchemy.schema import CreateTable
 
 from freezethaw.errors import BusyError, StorageError, StudyError
 from freezethaw.events import Event, event_from_json, event_to_json
@@ -127,8 +126,7 @@ class SqlLog:
             connection = self._writable()
             with _storage_errors(self._storage, self.name), connection.begin():
                 connection.exec_driver_sql("BEGIN IMMEDIATE")  # waits for its turn
-                for table in _schema.sorted_tables:  # another process may be making them too
-                    connection.execute(CreateTable(table, if_not_exists=True))
+                _schema.create_all(connection)
                 made = sql.insert(_studies).values(**row).returning(_studies.c.study_id)
                 self._study_id = connection.execute(made).scalar_one()
                 connection.execute(sql.insert(_events), self._rows(events))
@@ -224,8 +222,7 @@ class ProcessLock:
                 "writable to go on with it; reading it (status, why, report) always works"
             ) from error
         if not _lock_soon(file):
-            file.seek(0)
-            holder = file.read().decode().strip() or "another process"
+            holder = _read_holder(file)
             file.close()
             raise BusyError(
                 f"study {name!r} is being written by {holder}: wait for it, stop it, or give this "
@@ -258,7 +255,7 @@ class ProcessLock:
             try:
                 _lock_file(file)
             except OSError:
-                return file.read().decode().strip() or "another process"
+                return _read_holder(file)
             _unlock_file(file)
         return None
 
@@ -275,6 +272,11 @@ def _leave_to_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _read_holder(file: Any) -> str:
+    file.seek(0)
+    return file.read().decode().strip() or "another process"
 
 
 def _lock_soon(file: Any) -> bool:

@@ -351,8 +351,9 @@ def _bill_row(view: StudyView, name: str, epochs: str, seconds: float) -> str:
 
 
 def _failure(view: StudyView) -> str:
-    errors = (curve.error.strip() for curve in view.history.curves.values() if curve.error)
-    failure = first_failure(view) or next(errors, None)
+    failure = first_failure(view)
+    if failure is None and view.failed:
+        failure = (view.failed[0].error or "").strip()
     if failure is None:
         return ""
     return _section("The first failure", "", f"<pre>{esc(failure)}</pre>", long=True)

@@ -54,8 +54,7 @@ def first_failure(view: StudyView) -> str | None:
 
 def _failed_text(view: StudyView) -> Iterator[str]:
     """What the first failed trial died of."""
-    failed = [curve for curve in view.history.curves.values() if curve.error]
-    if failed:
+    if failed := view.failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         yield f"trial {failed[0].trial_id}: {last_line(failed[0].error)}{more}"
 

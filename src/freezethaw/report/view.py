@@ -134,6 +134,11 @@ class StudyView:
         """What the whole bill comes to; None without a rate."""
         return None if self.rate is None else self.rate * self.history.bill.seconds / 3600
 
+    @cached_property
+    def failed(self) -> tuple[Curve, ...]:
+        """Trials that raised, or could not be saved, in the order in which they were started."""
+        return tuple(curve for curve in self.history.curves.values() if curve.error)
+
     @property
     def leader(self) -> Leader | None:
         """The candidate that the last decision chose, or would have chosen had it not stopped."""
