@@ -1,0 +1,1 @@
+"""The collector of freezethaw's own learning curves: real networks, trained many at once."""

@@ -1,0 +1,362 @@
+"""Many networks of one kind, trained side by side.
+
+Every tensor has the network as its first axis, so one matrix product serves all networks, each with
+hyperparameters of its own. Networks narrower or shallower than the widest and deepest are padded
+with weights of zero, which stay zero: what the padding is multiplied with, forward and backward, is
+zero too. `tests/test_curves_equality.py` holds this against an ordinary loop.
+
+On a GPU, steps are so short that starting their kernels takes longer than running them: there the
+steps of a group are recorded once as a CUDA graph and replayed, each group on a stream of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from curves.recipes import ADAM_BETA1, ADAM_EPSILON, Recipe, steps_per_epoch
+from curves.tasks import Task
+
+STEPS_PER_GRAPH = 8
+EAGER_STEPS = 3
+"""Before a recording: what allocates on first use must have done so."""
+FLOATS_AT_ONCE = 2**28
+"""Of one activation, in an evaluation."""
+
+
+class Drop(Protocol):
+    """Dropout: sets a share of the values to zero and scales the others up."""
+
+    def __call__(self, values: Tensor, rate: Tensor) -> Tensor:
+        """Return values with `rate` of them dropped; the two broadcast."""
+        ...
+
+
+def keep_all(values: Tensor, rate: Tensor) -> Tensor:  # noqa: ARG001
+    """No dropout: evaluation."""
+    return values
+
+
+class Stack(ABC):
+    """The networks of a group: their shapes, masks and weights."""
+
+    weights: list[Tensor]
+    """Each [network, ...], zero where a network is smaller than the largest."""
+    floats_per_row: int
+    """The size of the largest activation of one network for one row."""
+
+    @abstractmethod
+    def forward(self, weights: Sequence[Tensor], inputs: Tensor, drop: Drop) -> Tensor:
+        """Return logits [network, row, …, class] for inputs [network or 1, row, …]."""
+
+
+class Initial:
+    """Draws first weights as PyTorch's layers do, padded with zeros to the sizes of a group."""
+
+    def __init__(self, n_networks: int, generator: torch.Generator, dtype: torch.dtype) -> None:
+        self.n_networks = n_networks
+        self.generator = generator
+        self.options = {"device": generator.device, "dtype": dtype}
+
+    def each(self, values: Sequence[float], n_axes: int = 3) -> Tensor:
+        """One number per network, shaped to broadcast over a tensor of `n_axes` axes."""
+        return torch.tensor(values, **self.options).view(-1, *[1] * (n_axes - 1))  # type: ignore[arg-type]
+
+    def mask(self, sizes: Sequence[int], n_axes: int = 3, *, size: int = 0) -> Tensor:
+        """1.0 for the places along the last axis that a network has, else 0.0."""
+        places = torch.arange(max(size, *sizes), **self.options)  # type: ignore[arg-type]
+        return (places < self.each(sizes, n_axes)).to(places.dtype)
+
+    def linear(
+        self,
+        fan_in: Sequence[int],
+        fan_out: Sequence[int],
+        *,
+        taps: int = 1,
+        size_in: int = 0,
+        size_out: int = 0,
+    ) -> list[Tensor]:
+        """Weight [network, out, in] and bias [network, out]; `taps` of a convolution's kernel.
+
+        A network without the layer has fans of 0. The sizes are at least those given.
+        """
+        size_in, size_out = max(size_in, *fan_in), max(size_out, *fan_out)
+        bound = self.each([1 / math.sqrt(max(1, n * taps)) for n in fan_in])
+        rows = self.mask(fan_out, size=size_out)
+        columns = self.mask(fan_in, size=size_in).repeat_interleave(taps, dim=2)
+        weight = self._uniform(size_out, size_in * taps) * bound * rows.transpose(1, 2) * columns
+        bias = self._uniform(1, size_out) * bound * rows
+        return [weight, bias.squeeze(1)]
+
+    def normal(self, n_rows: int, widths: Sequence[int]) -> Tensor:
+        """[network, row, width]: an embedding."""
+        shape = (self.n_networks, n_rows, max(widths))
+        drawn = torch.randn(shape, generator=self.generator, **self.options)  # type: ignore[call-overload]
+        return torch.as_tensor(drawn * self.mask(widths))
+
+    def _uniform(self, *shape: int) -> Tensor:
+        shape = (self.n_networks, *shape)
+        drawn = torch.rand(shape, generator=self.generator, **self.options)  # type: ignore[call-overload]
+        return torch.as_tensor(2 * drawn - 1)
+
+
+def affine(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """[network, …, in] to [network, …, out], each network by its own weight and bias."""
+    flat = inputs.reshape(inputs.shape[0], -1, inputs.shape[-1])
+    if flat.shape[0] != weight.shape[0]:
+        flat = flat.expand(weight.shape[0], -1, -1)
+    out = torch.baddbmm(bias.unsqueeze(1), flat, weight.transpose(1, 2))
+    return out.view(weight.shape[0], *inputs.shape[1:-1], weight.shape[1])
+
+
+class Group:
+    """Networks with one batch size in training: `begin()`, then `train_epoch()` as often as wanted.
+
+    All results stay on the device until they are read.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        recipes: Sequence[Recipe],
+        task: Task,
+        n_epochs: int,
+        generator: torch.Generator,
+        *,
+        orders: Callable[[int], Tensor] | None = None,
+        drop: Drop | None = None,
+    ) -> None:
+        """`orders(epoch)` gives [network, row] permutations, in place of random ones."""
+        batch_sizes = {recipe.batch_size for recipe in recipes}
+        if len(batch_sizes) != 1:
+            raise ValueError(f"batch sizes {sorted(batch_sizes)}: a group has one")
+        self.stack = stack
+        self.task = task
+        self.n_epochs = n_epochs
+        self.generator = generator
+        n_rows = len(task.inputs)
+        self.batch_size = min(batch_sizes.pop(), n_rows)
+        self.n_steps = steps_per_epoch(n_rows, self.batch_size)
+        self._orders = orders or self._shuffled
+        self._drop = drop or self._dropped
+        self._weights = [weight.contiguous().requires_grad_() for weight in stack.weights]
+        self._optimizer = _Optimizer(self._weights, recipes, n_epochs * self.n_steps)
+        like = self._weights[0]
+        smoothing = [recipe.label_smoothing for recipe in recipes]
+        self._smoothing = like.new_tensor(smoothing).unsqueeze(1) if any(smoothing) else None
+        self._n = len(recipes)
+        self._order = torch.zeros(self._n, n_rows, dtype=torch.int64, device=like.device)
+        self._places = torch.arange(self.batch_size, device=like.device)
+        self._train_loss = like.new_zeros(self._n)
+        self._epoch = 0
+        nothing = like.new_full((self._n, n_epochs + 1), math.nan)
+        self.train_losses = nothing
+        """[network, epoch]: the mean loss of an epoch's batches; at 0, of all rows, untrained."""
+        self.valid_losses = nothing.clone()
+        self.valid_accuracies = nothing.clone()
+        self._stream = torch.cuda.Stream() if like.is_cuda else None
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def begin(self) -> None:
+        """Evaluate the untrained networks."""
+        with self._on_stream():
+            task = self.task
+            self.train_losses[:, 0] = self._evaluate(task.inputs, task.targets)[0]
+            self._record_valid()
+
+    def train_epoch(self) -> None:
+        """Train every network for an epoch and evaluate it."""
+        self._epoch += 1
+        with self._on_stream():
+            self._order.copy_(self._orders(self._epoch))
+            self._places.copy_(torch.arange(self.batch_size, device=self._places.device))
+            self._train_loss.zero_()
+            self._run_steps()
+            self.train_losses[:, self._epoch] = self._train_loss / self.n_steps
+            self._record_valid()
+
+    def _run_steps(self) -> None:
+        left = self.n_steps
+        if self._stream is not None and self._epoch == 1:
+            eager = min(EAGER_STEPS, left)
+            for _ in range(eager):
+                self._step()
+            left -= eager
+            self._record_graphs()
+        while left:
+            n = next((n for n in self._graphs if n <= left), 0)
+            if n:
+                self._graphs[n].replay()
+            else:
+                self._step()
+            left -= max(n, 1)
+
+    def _record_graphs(self) -> None:
+        """The steps of an epoch as a few long graphs and some of one step."""
+        pool = None
+        for n in {min(STEPS_PER_GRAPH, self.n_steps): None, 1: None}:
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self.generator)
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            for _ in range(n):
+                self._step()
+            graph.capture_end()
+            pool = graph.pool()
+            self._graphs[n] = graph
+
+    def _step(self) -> None:
+        rows = self._order.index_select(1, self._places)  # [network, row]
+        inputs, targets = self.task.inputs[rows], self.task.targets[rows]
+        logits = self.stack.forward(self._weights, inputs, self._drop)
+        losses = _losses(logits, targets, self._smoothing)
+        gradients = torch.autograd.grad(losses.sum(), self._weights)
+        with torch.no_grad():
+            self._optimizer.step(gradients)
+            self._train_loss += losses
+            self._places += self.batch_size
+
+    def _record_valid(self) -> None:
+        losses, accuracies = self._evaluate(self.task.valid_inputs, self.task.valid_targets)
+        self.valid_losses[:, self._epoch] = losses
+        self.valid_accuracies[:, self._epoch] = accuracies
+
+    @torch.no_grad()
+    def _evaluate(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        loss = self._weights[0].new_zeros(self._n)
+        right = torch.zeros_like(loss)
+        at_once = max(1, FLOATS_AT_ONCE // (self._n * self.stack.floats_per_row))
+        for some, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
+            logits = self.stack.forward(self._weights, some.unsqueeze(0), keep_all)
+            share = len(some) / len(inputs)
+            wanted = wanted.expand(self._n, *wanted.shape)
+            loss += share * _losses(logits, wanted, None)
+            right += share * (logits.argmax(-1) == wanted).flatten(1).to(loss.dtype).mean(1)
+        return loss, right
+
+    def _shuffled(self, epoch: int) -> Tensor:  # noqa: ARG002
+        keys = torch.rand(
+            self._order.shape, generator=self.generator, device=self.generator.device
+        )
+        return keys.argsort(dim=1)
+
+    def _dropped(self, values: Tensor, rate: Tensor) -> Tensor:
+        noise = torch.rand(
+            values.shape, generator=self.generator, device=values.device, dtype=values.dtype
+        )
+        return values * ((noise >= rate) / (1 - rate))
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+            return
+        if not self._epoch:
+            self._stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+
+def _losses(logits: Tensor, targets: Tensor, smoothing: Tensor | None) -> Tensor:
+    """Return the mean cross entropy per network."""
+    log_p = logits.log_softmax(-1).flatten(1, -2)  # [network, row, class]
+    at_target = log_p.gather(2, targets.flatten(1).unsqueeze(2)).squeeze(2)
+    if smoothing is not None:
+        at_target = (1 - smoothing) * at_target + smoothing * log_p.mean(2)
+    return -at_target.mean(1)
+
+
+class _Optimizer:
+    """SGD with momentum and Adam, each network with its own, by the same few operations.
+
+    Both keep a running sum of gradients: SGD's is m ← μ m + g, Adam's m ← β₁ m + (1 − β₁) g.
+    """
+
+    def __init__(self, weights: list[Tensor], recipes: Sequence[Recipe], n_steps: int) -> None:
+        def each(values: Sequence[float]) -> Tensor:
+            return weights[0].new_tensor(values).unsqueeze(1)
+
+        adam = [recipe.optimizer == "adam" for recipe in recipes]
+        self._weights = [weight.detach().flatten(1) for weight in weights]
+        self._first = [torch.zeros_like(weight) for weight in self._weights]
+        # Plain SGD needs no second moments: leaving them out halves what moves through memory.
+        self._second = [torch.zeros_like(weight) for weight in self._weights] if any(adam) else None
+        self._keep = each(
+            [ADAM_BETA1 if a else r.momentum for a, r in zip(adam, recipes, strict=True)]
+        )
+        self._add = each([1 - ADAM_BETA1 if a else 1.0 for a in adam])
+        self._adam = each(adam) > 0
+        self._beta2 = each([recipe.beta2 for recipe in recipes])
+        self._decay = each([recipe.weight_decay for recipe in recipes])
+        clips = [recipe.clip for recipe in recipes]
+        self._clip = None if all(map(math.isinf, clips)) else each(clips)
+        rates = np.stack([recipe.rates(n_steps) for recipe in recipes])
+        self._rates = torch.as_tensor(rates).to(weights[0])
+        self._count = torch.zeros(1, dtype=torch.int64, device=weights[0].device)
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        flat = [gradient.flatten(1) for gradient in gradients]
+        if self._clip is not None:
+            square = torch.stack([gradient.square().sum(1) for gradient in flat]).sum(0)
+            shrink = (self._clip / (square.sqrt().unsqueeze(1) + 1e-6)).clamp(max=1.0)
+            flat = [gradient * shrink for gradient in flat]
+        rate = self._rates.index_select(1, self._count)
+        self._count += 1
+        if self._second is None:
+            sgd = _fused(_sgd, rate.is_cuda)
+            for weight, gradient, first in zip(self._weights, flat, self._first, strict=True):
+                sgd(weight, gradient, first, rate, self._decay, self._keep)
+            return
+        count = self._count.to(rate.dtype)
+        first_share, second_share = 1 - ADAM_BETA1**count, 1 - self._beta2**count
+        mixed = _fused(_sgd_or_adam, rate.is_cuda)
+        state = zip(self._weights, flat, self._first, self._second, strict=True)
+        for weight, gradient, first, second in state:
+            mixed(
+                weight, gradient, first, second, rate, self._decay, self._keep, self._add,
+                self._beta2, first_share, second_share, self._adam,
+            )  # fmt: skip
+
+
+@functools.cache
+def _fused(update: Callable[..., None], on_gpu: bool) -> Callable[..., None]:
+    """One pass over memory on a GPU; elsewhere compiling costs more than it gains."""
+    return torch.compile(update, dynamic=True) if on_gpu else update
+
+
+def _sgd(
+    weight: Tensor, gradient: Tensor, first: Tensor, rate: Tensor, decay: Tensor, keep: Tensor
+) -> None:
+    moved = keep * first + (gradient + decay * weight)
+    first.copy_(moved)
+    weight.sub_(rate * moved)
+
+
+def _sgd_or_adam(
+    weight: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    rate: Tensor,
+    decay: Tensor,
+    keep: Tensor,
+    add: Tensor,
+    beta2: Tensor,
+    first_share: Tensor,
+    second_share: Tensor,
+    adam: Tensor,
+) -> None:
+    gradient = gradient + decay * weight
+    mean = keep * first + add * gradient
+    square = beta2 * second + (1 - beta2) * gradient * gradient
+    first.copy_(mean)
+    second.copy_(square)
+    scaled = (mean / first_share) / ((square / second_share).sqrt() + ADAM_EPSILON)
+    weight.sub_(rate * torch.where(adam, scaled, mean))
