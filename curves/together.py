@@ -135,6 +135,8 @@ class Group:
         drop: Drop | None = None,
     ) -> None:
         """`orders(epoch)` gives [network, row] permutations, in place of random ones."""
+        self.members: list[int] = []
+        """Which configurations these are, for whoever made the group."""
         batch_sizes = {recipe.batch_size for recipe in recipes}
         if len(batch_sizes) != 1:
             raise ValueError(f"batch sizes {sorted(batch_sizes)}: a group has one")
@@ -164,6 +166,8 @@ class Group:
         self.valid_accuracies = nothing.clone()
         self._stream = torch.cuda.Stream() if like.is_cuda else None
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._ends: list[torch.cuda.Event] = []
+        """Of the epochs that the device has not finished."""
 
     def begin(self) -> None:
         """Evaluate the untrained networks."""
@@ -182,6 +186,20 @@ class Group:
             self._run_steps()
             self.train_losses[:, self._epoch] = self._train_loss / self.n_steps
             self._record_valid()
+            if self._stream is not None:
+                self._ends.append(self._stream.record_event())
+
+    @property
+    def n_begun(self) -> int:
+        """The epochs that have been begun."""
+        return self._epoch
+
+    @property
+    def n_waiting(self) -> int:
+        """The epochs that were begun and that the device has not finished."""
+        while self._ends and self._ends[0].query():
+            del self._ends[0]
+        return len(self._ends)
 
     def _run_steps(self) -> None:
         left = self.n_steps
