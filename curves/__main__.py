@@ -21,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fetching = commands.add_parser("fetch", help="download the data sets and read them")
     fetching.add_argument("--data", type=Path, default=HERE / "data")
+    fetching.add_argument("--packages", type=Path, default=HERE / "packages")
 
     collecting = commands.add_parser("collect", help="train the networks of a collection")
     collecting.add_argument("collections", nargs="+", choices=COLLECTIONS, metavar="COLLECTION")
@@ -57,7 +58,7 @@ def _fetch(chosen: argparse.Namespace) -> None:
     from curves.fetch import fetch
     from curves.sources import SOURCES
 
-    fetch(SOURCES.values(), chosen.data, _say)
+    fetch(SOURCES.values(), chosen.data, chosen.packages, _say)
 
 
 def _collect(chosen: argparse.Namespace) -> None:

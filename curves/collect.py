@@ -194,6 +194,7 @@ class _Run:
         for name, curves in self._curves.items():
             curves[group.members] = getattr(group, name).detach().cpu().numpy()
         self._n_left -= len(group.members)
+        group.close()
 
     def part(self) -> Part:
         settings = self.settings
@@ -236,6 +237,8 @@ def _run_groups(
                 active.remove((run, group))
                 run.take(group)
                 idle = False
+                if group.on_gpu:
+                    torch.cuda.empty_cache()  # a stream keeps what it has had
                 yield run
         if idle:
             time.sleep(0.0005)

@@ -35,9 +35,11 @@ MOST_SYMBOLS = 95
 """Rarer characters are one symbol together."""
 
 
-def fetch(sources: Iterable[Source], folder: Path, say: Callable[[str], None]) -> None:
+def fetch(
+    sources: Iterable[Source], folder: Path, packages: Path, say: Callable[[str], None]
+) -> None:
     """Make `folder/<data set>.npz` of every source that is not there yet."""
-    packages = folder / "packages"
+    folder.mkdir(parents=True, exist_ok=True)
     packages.mkdir(parents=True, exist_ok=True)
     for source in sources:
         if (folder / f"{source.name}.npz").is_file():

@@ -16,7 +16,6 @@ from curves.errors import CollectError
 
 VALID_SHARE = 1 / 3
 """Of a data set's rows, class by class."""
-MOST_VALID_ROWS = 2000
 PIECE = 64
 """Characters of text that a network sees at once."""
 
@@ -52,6 +51,7 @@ class TaskRecipe:
     dataset: str
     most_rows: int = 6000
     """Rows to train on; a larger data set is thinned, class by class."""
+    most_valid_rows: int = 2000
     noise: float = 0.0
     """Normal noise on every input, in standard deviations of the data."""
     mislabelled: float = 0.0
@@ -142,7 +142,7 @@ def _is_number(text: str) -> bool:
 
 
 def split_rows(
-    dataset: DataSet, most_rows: int, rng: np.random.Generator
+    dataset: DataSet, most_rows: int, most_valid_rows: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows to train on and to validate on, each class by its share."""
     counts = np.bincount(dataset.targets, minlength=len(dataset.class_names))
@@ -155,7 +155,7 @@ def split_rows(
                 "or more to stand on both sides of the split: merge it with another, or drop it"
             )
     n = len(dataset.targets)
-    valid_share = min(VALID_SHARE, MOST_VALID_ROWS / n)
+    valid_share = min(VALID_SHARE, most_valid_rows / n)
     train_share = min(1 - valid_share, most_rows / n)
     train, valid = [], []
     for label in range(len(counts)):
@@ -170,7 +170,7 @@ def split_rows(
 def tabular_task(recipe: TaskRecipe, dataset: DataSet) -> Task:
     """Columns scaled by the training rows, named values one-hot."""
     rng = _rng(recipe)
-    train, valid = split_rows(dataset, recipe.most_rows, rng)
+    train, valid = split_rows(dataset, recipe.most_rows, recipe.most_valid_rows, rng)
     parts = []
     if dataset.numbers is not None:
         parts.append(dataset.numbers.astype(np.float64))
@@ -191,7 +191,7 @@ def image_task(recipe: TaskRecipe, dataset: DataSet) -> Task:
     if dataset.numbers is None or dataset.numbers.ndim != 3:
         raise CollectError(f"{dataset.name}: holds no images")
     rng = _rng(recipe)
-    train, valid = split_rows(dataset, recipe.most_rows, rng)
+    train, valid = split_rows(dataset, recipe.most_rows, recipe.most_valid_rows, rng)
     images = dataset.numbers.astype(np.float64)
     images = (images - images[train].mean()) / images[train].std()
     images += recipe.noise * rng.standard_normal(images.shape)

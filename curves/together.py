@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,12 +28,15 @@ from curves.tasks import Task
 STEPS_PER_GRAPH = 8
 EAGER_STEPS = 3
 """Before a recording: what allocates on first use must have done so."""
-FLOATS_AT_ONCE = 2**28
+FLOATS_AT_ONCE = 2**26
 """Of one activation, in an evaluation."""
 
 
 class Drop(Protocol):
-    """Dropout: sets a share of the values to zero and scales the others up."""
+    """Dropout: sets a share of the values to zero and scales the others up.
+
+    At a rate of 1 all are zero, and so are their gradients: a layer that a network lacks.
+    """
 
     def __call__(self, values: Tensor, rate: Tensor) -> Tensor:
         """Return values with `rate` of them dropped; the two broadcast."""
@@ -84,16 +87,16 @@ class Initial:
         size_in: int = 0,
         size_out: int = 0,
     ) -> list[Tensor]:
-        """Weight [network, out, in] and bias [network, out]; `taps` of a convolution's kernel.
+        """Weight [network, in, out] and bias [network, out]; `taps` of a convolution's kernel.
 
         A network without the layer has fans of 0. The sizes are at least those given.
         """
         size_in, size_out = max(size_in, *fan_in), max(size_out, *fan_out)
         bound = self.each([1 / math.sqrt(max(1, n * taps)) for n in fan_in])
-        rows = self.mask(fan_out, size=size_out)
-        columns = self.mask(fan_in, size=size_in).repeat_interleave(taps, dim=2)
-        weight = self._uniform(size_out, size_in * taps) * bound * rows.transpose(1, 2) * columns
-        bias = self._uniform(1, size_out) * bound * rows
+        ins = self.mask(fan_in, size=size_in).repeat_interleave(taps, dim=2).transpose(1, 2)
+        outs = self.mask(fan_out, size=size_out)
+        weight = self._uniform(size_in * taps, size_out) * bound * ins * outs
+        bias = self._uniform(1, size_out) * bound * outs
         return [weight, bias.squeeze(1)]
 
     def normal(self, n_rows: int, widths: Sequence[int]) -> Tensor:
@@ -113,8 +116,13 @@ def affine(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     flat = inputs.reshape(inputs.shape[0], -1, inputs.shape[-1])
     if flat.shape[0] != weight.shape[0]:
         flat = flat.expand(weight.shape[0], -1, -1)
-    out = torch.baddbmm(bias.unsqueeze(1), flat, weight.transpose(1, 2))
-    return out.view(weight.shape[0], *inputs.shape[1:-1], weight.shape[1])
+    out = torch.baddbmm(bias.unsqueeze(1), flat, weight)
+    return out.view(weight.shape[0], *inputs.shape[1:-1], weight.shape[2])
+
+
+def wide(n: int) -> int:
+    """Return the padded size of a layer: matrix units take eight numbers at a time."""
+    return -(-n // 8) * 8
 
 
 class Group:
@@ -149,9 +157,9 @@ class Group:
         self.n_steps = steps_per_epoch(n_rows, self.batch_size)
         self._orders = orders or self._shuffled
         self._drop = drop or self._dropped
-        self._weights = [weight.contiguous().requires_grad_() for weight in stack.weights]
-        self._optimizer = _Optimizer(self._weights, recipes, n_epochs * self.n_steps)
-        like = self._weights[0]
+        self._flat = _Flat(stack.weights)
+        self._optimizer = _Optimizer(self._flat.values, recipes, n_epochs * self.n_steps)
+        like = self._flat.values
         smoothing = [recipe.label_smoothing for recipe in recipes]
         self._smoothing = like.new_tensor(smoothing).unsqueeze(1) if any(smoothing) else None
         self._n = len(recipes)
@@ -190,6 +198,16 @@ class Group:
                 self._ends.append(self._stream.record_event())
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether it trains on a CUDA device."""
+        return self._stream is not None
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """As those of the stack, in training."""
+        return self._flat.parts
+
+    @property
     def n_begun(self) -> int:
         """The epochs that have been begun."""
         return self._epoch
@@ -200,6 +218,14 @@ class Group:
         while self._ends and self._ends[0].query():
             del self._ends[0]
         return len(self._ends)
+
+    def close(self) -> None:
+        """Free what the device holds for the recorded steps; not while another group records."""
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs.clear()
+        # They refer back to the group, which would live on until the garbage collector comes by.
+        del self._orders, self._drop
 
     def _run_steps(self) -> None:
         left = self.n_steps
@@ -233,11 +259,11 @@ class Group:
     def _step(self) -> None:
         rows = self._order.index_select(1, self._places)  # [network, row]
         inputs, targets = self.task.inputs[rows], self.task.targets[rows]
-        logits = self.stack.forward(self._weights, inputs, self._drop)
+        logits = self.stack.forward(self.weights, inputs, self._drop)
         losses = _losses(logits, targets, self._smoothing)
-        gradients = torch.autograd.grad(losses.sum(), self._weights)
+        gradients = torch.autograd.grad(losses.sum(), self.weights)
         with torch.no_grad():
-            self._optimizer.step(gradients)
+            self._optimizer.step(self._flat.like_values(gradients))
             self._train_loss += losses
             self._places += self.batch_size
 
@@ -248,11 +274,11 @@ class Group:
 
     @torch.no_grad()
     def _evaluate(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        loss = self._weights[0].new_zeros(self._n)
+        loss = self._flat.values.new_zeros(self._n)
         right = torch.zeros_like(loss)
         at_once = max(1, FLOATS_AT_ONCE // (self._n * self.stack.floats_per_row))
         for some, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
-            logits = self.stack.forward(self._weights, some.unsqueeze(0), keep_all)
+            logits = self.stack.forward(self.weights, some.unsqueeze(0), keep_all)
             share = len(some) / len(inputs)
             wanted = wanted.expand(self._n, *wanted.shape)
             loss += share * _losses(logits, wanted, None)
@@ -269,7 +295,7 @@ class Group:
         noise = torch.rand(
             values.shape, generator=self.generator, device=values.device, dtype=values.dtype
         )
-        return values * ((noise >= rate) / (1 - rate))
+        return fused(_drop, values.is_cuda)(values, noise, rate)
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
@@ -291,21 +317,51 @@ def _losses(logits: Tensor, targets: Tensor, smoothing: Tensor | None) -> Tensor
     return -at_target.mean(1)
 
 
+class _Flat:
+    """All weights of a network in one row, so that one operation updates them all."""
+
+    ALIGNED = 4
+    """Numbers: where a weight begins, for matrix products to load several at once."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._gaps = [-weight[0].numel() % self.ALIGNED for weight in weights]
+        rows = self.like_values(weights)
+        self.values = rows
+        """[network, place]"""
+        self.parts = []
+        """Views of it, one per weight, each a leaf to differentiate by."""
+        start = 0
+        for weight, gap in zip(weights, self._gaps, strict=True):
+            size = weight[0].numel()
+            part = rows[:, start : start + size].view(weight.shape)
+            self.parts.append(part.detach().requires_grad_())
+            start += size + gap
+
+    def like_values(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return tensors, one like each weight, in one row per network."""
+        pieces = []
+        for tensor, gap in zip(tensors, self._gaps, strict=True):
+            pieces.append(tensor.flatten(1))
+            if gap:
+                pieces.append(tensor.new_zeros(len(tensor), gap))
+        return torch.cat(pieces, dim=1)
+
+
 class _Optimizer:
     """SGD with momentum and Adam, each network with its own, by the same few operations.
 
     Both keep a running sum of gradients: SGD's is m ← μ m + g, Adam's m ← β₁ m + (1 − β₁) g.
     """
 
-    def __init__(self, weights: list[Tensor], recipes: Sequence[Recipe], n_steps: int) -> None:
+    def __init__(self, weights: Tensor, recipes: Sequence[Recipe], n_steps: int) -> None:
         def each(values: Sequence[float]) -> Tensor:
-            return weights[0].new_tensor(values).unsqueeze(1)
+            return weights.new_tensor(values).unsqueeze(1)
 
         adam = [recipe.optimizer == "adam" for recipe in recipes]
-        self._weights = [weight.detach().flatten(1) for weight in weights]
-        self._first = [torch.zeros_like(weight) for weight in self._weights]
-        # Plain SGD needs no second moments: leaving them out halves what moves through memory.
-        self._second = [torch.zeros_like(weight) for weight in self._weights] if any(adam) else None
+        self._weights = weights
+        self._first = torch.zeros_like(weights)
+        # Plain SGD needs no second moments: leaving them out saves much of what moves in memory.
+        self._second = torch.zeros_like(weights) if any(adam) else None
         self._keep = each(
             [ADAM_BETA1 if a else r.momentum for a, r in zip(adam, recipes, strict=True)]
         )
@@ -315,44 +371,51 @@ class _Optimizer:
         self._decay = each([recipe.weight_decay for recipe in recipes])
         clips = [recipe.clip for recipe in recipes]
         self._clip = None if all(map(math.isinf, clips)) else each(clips)
+        self._whole = torch.ones_like(self._keep)
         rates = np.stack([recipe.rates(n_steps) for recipe in recipes])
-        self._rates = torch.as_tensor(rates).to(weights[0])
-        self._count = torch.zeros(1, dtype=torch.int64, device=weights[0].device)
+        self._rates = torch.as_tensor(rates).to(weights)
+        self._count = torch.zeros(1, dtype=torch.int64, device=weights.device)
 
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        flat = [gradient.flatten(1) for gradient in gradients]
+    def step(self, gradients: Tensor) -> None:
+        """Change the weights, by `gradients` [network, place]."""
+        share = self._whole
         if self._clip is not None:
-            square = torch.stack([gradient.square().sum(1) for gradient in flat]).sum(0)
-            shrink = (self._clip / (square.sqrt().unsqueeze(1) + 1e-6)).clamp(max=1.0)
-            flat = [gradient * shrink for gradient in flat]
+            norm = gradients.square().sum(1, keepdim=True).sqrt()
+            share = (self._clip / (norm + 1e-6)).clamp(max=1.0)
         rate = self._rates.index_select(1, self._count)
         self._count += 1
+        state = (self._weights, gradients, self._first)
+        numbers = (share, rate, self._decay, self._keep)
         if self._second is None:
-            sgd = _fused(_sgd, rate.is_cuda)
-            for weight, gradient, first in zip(self._weights, flat, self._first, strict=True):
-                sgd(weight, gradient, first, rate, self._decay, self._keep)
+            fused(_sgd, rate.is_cuda)(*state, *numbers)
             return
         count = self._count.to(rate.dtype)
-        first_share, second_share = 1 - ADAM_BETA1**count, 1 - self._beta2**count
-        mixed = _fused(_sgd_or_adam, rate.is_cuda)
-        state = zip(self._weights, flat, self._first, self._second, strict=True)
-        for weight, gradient, first, second in state:
-            mixed(
-                weight, gradient, first, second, rate, self._decay, self._keep, self._add,
-                self._beta2, first_share, second_share, self._adam,
-            )  # fmt: skip
+        shares = (1 - ADAM_BETA1**count, 1 - self._beta2**count)
+        update = fused(_sgd_or_adam, rate.is_cuda)
+        update(*state, self._second, *numbers, self._add, self._beta2, *shares, self._adam)
 
 
 @functools.cache
-def _fused(update: Callable[..., None], on_gpu: bool) -> Callable[..., None]:
+def fused(function: Callable[..., Any], on_gpu: bool) -> Callable[..., Any]:
     """One pass over memory on a GPU; elsewhere compiling costs more than it gains."""
-    return torch.compile(update, dynamic=True) if on_gpu else update
+    return torch.compile(function, dynamic=True) if on_gpu else function
+
+
+def _drop(values: Tensor, noise: Tensor, rate: Tensor) -> Tensor:
+    scale = torch.where(rate < 1, 1 / (1 - rate), 0.0)
+    return torch.where(noise >= rate, values * scale, 0.0)
 
 
 def _sgd(
-    weight: Tensor, gradient: Tensor, first: Tensor, rate: Tensor, decay: Tensor, keep: Tensor
+    weight: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    share: Tensor,
+    rate: Tensor,
+    decay: Tensor,
+    keep: Tensor,
 ) -> None:
-    moved = keep * first + (gradient + decay * weight)
+    moved = keep * first + (share * gradient + decay * weight)
     first.copy_(moved)
     weight.sub_(rate * moved)
 
@@ -362,6 +425,7 @@ def _sgd_or_adam(
     gradient: Tensor,
     first: Tensor,
     second: Tensor,
+    share: Tensor,
     rate: Tensor,
     decay: Tensor,
     keep: Tensor,
@@ -371,7 +435,7 @@ def _sgd_or_adam(
     second_share: Tensor,
     adam: Tensor,
 ) -> None:
-    gradient = gradient + decay * weight
+    gradient = share * gradient + decay * weight
     mean = keep * first + add * gradient
     square = beta2 * second + (1 - beta2) * gradient * gradient
     first.copy_(mean)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from curves.alone import train_alone
 from curves.spaces import COLLECTIONS
@@ -26,7 +27,7 @@ class DropBook:
     def together(self, values, rate):
         kept = torch.rand(values.shape, generator=self.generator, dtype=values.dtype) >= rate
         self.masks.append(kept)
-        return values * kept / (1 - rate)
+        return values * kept * torch.where(rate < 1, 1 / (1 - rate), 0.0)
 
     def alone(self, n, calls_per_step):
         """Network n's calls; it makes the first of a step's calls only, if it has fewer layers."""
@@ -69,11 +70,14 @@ AFTER_LAST_LAYER = {"tabular": 2, "funnel": 2, "images": 4, "text": 4}
 
 def load(network, weights, n, n_after):
     own_weights = list(network.parameters())
+    matrices = {
+        id(layer.weight) for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)
+    }
     present = [*weights[: len(own_weights) - n_after], *weights[-n_after:]]
     for own, stacked in zip(own_weights, present, strict=True):
         values = stacked[n]
-        if own.dim() == 4:  # a convolution's kernel
-            values = values.view(values.shape[0], -1, *own.shape[2:])
+        if id(own) in matrices:
+            values = values.T.reshape(values.shape[1], -1, *own.shape[2:])
         with torch.no_grad():
             own.copy_(values[tuple(slice(size) for size in own.shape)])
 
@@ -134,9 +138,9 @@ def test_padding_stays_zero(name):
     group = Group(stack, recipes, task, 2, generator)
     group.begin()
     group.train_epoch()
-    changed = [sum(int((w[n] != 0).sum()) for w in stack.weights) for n in range(N_CONFIGS)]
+    changed = [sum(int((w[n] != 0).sum()) for w in group.weights) for n in range(N_CONFIGS)]
     assert all(0 < found <= own for found, own in zip(changed, alone, strict=True))
-    assert sum(w[0].numel() for w in stack.weights) > max(alone)
+    assert sum(w[0].numel() for w in group.weights) > max(alone)
 
 
 def test_a_group_has_one_batch_size():

@@ -63,7 +63,7 @@ FUNNEL = Collection(
     space=SPACE,
     batch_sizes=(16, 32, 64, 128, 256, 512),
     tasks=tuple(
-        TaskRecipe(name=name, dataset=name, most_rows=3000)
+        TaskRecipe(name=name, dataset=name, most_rows=2000)
         for name in (
             "letter", "magic", "marketing", "optdigits", "penbased", "satimage", "spambase",
             "german", "contraceptive", "phoneme", "segment", "texture",

@@ -14,7 +14,7 @@ from curves.collection import Collection, Params
 from curves.recipes import Recipe
 from curves.spaces.tabular import fit
 from curves.tasks import Task, TaskRecipe, image_task
-from curves.together import Drop, Initial, Stack, affine
+from curves.together import Drop, Initial, Stack, affine, wide
 from freezethaw.space import Choice, Float, Int, Space
 
 KERNEL = 3
@@ -85,21 +85,22 @@ class ConvStack(Stack):
         self.strides = strides(side, depth)
         self.weights = []
         self.floats_per_row = 0
-        now = [1] * len(configs)
+        now, size = [1] * len(configs), 1
         for layer, stride in enumerate(self.strides):
             side = -(-side // stride)
             has = [layer < params["layers"] for params in configs]
             fan_in = [n if h else 0 for n, h in zip(now, has, strict=True)]
             fan_out = [channels(p)[layer + 1] if h else 0 for p, h in zip(configs, has, strict=True)]
-            size_in = max(now)
             now = [after or before for after, before in zip(fan_out, now, strict=True)]
+            size_in, size = size, wide(max(now))
             self.weights += initial.linear(
-                fan_in, fan_out, taps=KERNEL**2, size_in=size_in, size_out=max(now)
+                fan_in, fan_out, taps=KERNEL**2, size_in=size_in, size_out=size
             )
             self.floats_per_row = max(self.floats_per_row, side**2 * KERNEL**2 * size_in)
         hidden = [params["hidden"] for params in configs]
-        self.weights += initial.linear(now, hidden)
-        self.weights += initial.linear(hidden, [task.n_classes] * len(configs))
+        self.weights += initial.linear(now, hidden, size_in=size, size_out=wide(max(hidden)))
+        n_classes = [task.n_classes] * len(configs)
+        self.weights += initial.linear(hidden, n_classes, size_in=wide(max(hidden)))
         self.layers = [
             initial.each([float(layer < params["layers"]) for params in configs]) > 0
             for layer in range(depth)
@@ -168,14 +169,14 @@ IMAGES = Collection(
     space=SPACE,
     batch_sizes=(16, 32, 64, 128, 256),
     tasks=(
-        TaskRecipe(name="fashion", dataset="fashion", most_rows=4000),
-        TaskRecipe(name="fashion_small", dataset="fashion", most_rows=800),
-        TaskRecipe(name="fashion_mislabelled", dataset="fashion", most_rows=2000, mislabelled=0.4),
-        TaskRecipe(name="fashion_occluded", dataset="fashion", most_rows=2000, occluded=14),
-        TaskRecipe(name="optdigits", dataset="optdigits_images", most_rows=3000),
-        TaskRecipe(name="optdigits_noisy", dataset="optdigits_images", most_rows=1500, noise=1.0),
-        TaskRecipe(name="mnist_small", dataset="mnist", most_rows=1000),
-        TaskRecipe(name="mnist_noisy", dataset="mnist", most_rows=3000, noise=1.0),
+        TaskRecipe(name="fashion", dataset="fashion", most_rows=2000, most_valid_rows=1000),
+        TaskRecipe(name="fashion_small", dataset="fashion", most_rows=600, most_valid_rows=1000),
+        TaskRecipe(name="fashion_mislabelled", dataset="fashion", most_rows=1500, most_valid_rows=1000, mislabelled=0.4),
+        TaskRecipe(name="fashion_occluded", dataset="fashion", most_rows=1500, most_valid_rows=1000, occluded=14),
+        TaskRecipe(name="optdigits", dataset="optdigits_images", most_rows=3000, most_valid_rows=1000),
+        TaskRecipe(name="optdigits_noisy", dataset="optdigits_images", most_rows=1500, most_valid_rows=1000, noise=1.0),
+        TaskRecipe(name="mnist_small", dataset="mnist", most_rows=1000, most_valid_rows=1000),
+        TaskRecipe(name="mnist_noisy", dataset="mnist", most_rows=2000, most_valid_rows=1000, noise=1.0),
     ),
     test_datasets=("mnist",),
     make_task=image_task,

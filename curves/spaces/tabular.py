@@ -12,7 +12,7 @@ from curves.alone import Dropout
 from curves.collection import Collection, Params
 from curves.recipes import Recipe
 from curves.tasks import Task, TaskRecipe, tabular_task
-from curves.together import Drop, Initial, Stack, affine
+from curves.together import Drop, Initial, Stack, affine, wide
 from freezethaw.space import Choice, Float, Int, Space
 
 SPACE = Space(
@@ -63,15 +63,16 @@ class Perceptrons(Stack):
         depth = max(map(len, layer_sizes)) - 2
         self.weights = []
         now = [widths[0] for widths in layer_sizes]
+        size = now[0]
         for layer in range(1, depth + 1):
             has = [layer < len(widths) - 1 for widths in layer_sizes]
             fan_in = [n if h else 0 for n, h in zip(now, has, strict=True)]
             fan_out = [w[layer] if h else 0 for w, h in zip(layer_sizes, has, strict=True)]
-            size_in = max(now)
             # Where a network has no such layer, what it had goes on to the next.
             now = [after or before for after, before in zip(fan_out, now, strict=True)]
-            self.weights += initial.linear(fan_in, fan_out, size_in=size_in, size_out=max(now))
-        self.weights += initial.linear(now, [widths[-1] for widths in layer_sizes])
+            size_in, size = size, wide(max(now))
+            self.weights += initial.linear(fan_in, fan_out, size_in=size_in, size_out=size)
+        self.weights += initial.linear(now, [widths[-1] for widths in layer_sizes], size_in=size)
         self.has_layer = [
             initial.each([float(layer < len(widths) - 2) for widths in layer_sizes]) > 0
             for layer in range(depth)
@@ -139,4 +140,5 @@ TABULAR = Collection(
     ),
     network=lambda params, task: Perceptron(sizes(params, task), _dropouts(params)),
     multiply_adds=multiply_adds,
+    splits=1,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from curves.alone import Dropout
 from curves.collection import Collection, Params
 from curves.recipes import Recipe
 from curves.tasks import Task, TaskRecipe, text_task
-from curves.together import Drop, Initial, Stack, affine
+from curves.together import Drop, Initial, Stack, affine, fused
 from freezethaw.space import Choice, Float, Int, Space
 
 HEAD = 16
@@ -23,7 +23,7 @@ SPACE = Space(
     {
         "learning_rate": Float(1e-4, 1.0, log=True),
         "batch_size": Int(8, 64, log=True),
-        "heads": Int(1, 6),
+        "heads": Int(1, 4),
         "layers": Int(1, 3),
         "feedforward": Int(1, 4),
         "dropout": Float(0.0, 0.5),
@@ -75,17 +75,21 @@ class Transformers(Stack):
         self.dropout = initial.each([params["dropout"] for params in configs], 4)
         norm = [self.has.flatten(1).clone(), torch.zeros_like(self.has).flatten(1)]
         self.weights = [initial.normal(task.n_classes, widths), initial.normal(length, widths)]
-        self.layers = []
+        self.dropouts: list[Tensor] = []
         for layer in range(depth):
             has_layer = [layer < params["layers"] for params in configs]
             inner = [w if has else 0 for w, has in zip(widths, has_layer, strict=True)]
             wide = [w * p["feedforward"] for w, p in zip(inner, configs, strict=True)]
+            size = max(widths)
             for _ in range(4):  # queries, keys, values, and what attention gives
-                self.weights += initial.linear(inner, inner)
-            self.weights += [*initial.linear(inner, wide), *initial.linear(wide, inner)]
-            mask = initial.each([float(has) for has in has_layer], 4)
-            self.weights += [weight * mask.flatten(1) for weight in (*norm, *norm)]
-            self.layers.append(mask)
+                self.weights += initial.linear(inner, inner, size_in=size, size_out=size)
+            self.weights += initial.linear(inner, wide, size_in=size)
+            self.weights += initial.linear(wide, inner, size_out=size)
+            mask = initial.each([float(has) for has in has_layer], 2)
+            self.weights += [weight * mask for weight in (*norm, *norm)]
+            # A layer that a network lacks drops all that it would add.
+            rates = [p["dropout"] if has else 1.0 for p, has in zip(configs, has_layer, strict=True)]
+            self.dropouts.append(initial.each(rates, 4))
         self.weights += [weight.clone() for weight in norm]
         self.weights += initial.linear(widths, [task.n_classes] * len(configs))
         widest = max(w * max(p["feedforward"], 4) for w, p in zip(widths, configs, strict=True))
@@ -99,12 +103,12 @@ class Transformers(Stack):
         index = characters.unsqueeze(2).expand(-1, -1, tokens.shape[2])
         values = tokens.gather(1, index).view(n_networks, *inputs.shape[1:], -1)
         values = drop(values + places.unsqueeze(1), self.dropout)
-        for layer, has_layer in enumerate(self.layers):
+        for layer, rate in enumerate(self.dropouts):
             own = rest[layer * self.WEIGHTS_PER_LAYER : (layer + 1) * self.WEIGHTS_PER_LAYER]
             attended = self._attend(self._normalise(values, *own[12:14]), own)
-            values = values + has_layer * drop(attended, self.dropout)
+            values = values + drop(attended, rate)
             inner = affine(self._normalise(values, *own[14:16]), *own[8:10]).relu()
-            values = values + has_layer * drop(affine(inner, *own[10:12]), self.dropout)
+            values = values + drop(affine(inner, *own[10:12]), rate)
         return affine(self._normalise(values, *rest[-4:-2]), *rest[-2:])
 
     def _attend(self, values: Tensor, own: Sequence[Tensor]) -> Tensor:
@@ -118,12 +122,18 @@ class Transformers(Stack):
         return affine(mixed, *own[6:8])
 
     def _normalise(self, values: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
-        """Over the places that a network has: the others must not even be told to change."""
-        mean = (values * self.has).sum(-1, keepdim=True) / self.width
-        centred = (values - mean) * self.has
-        variance = centred.square().sum(-1, keepdim=True) / self.width
-        scaled = centred * (variance + EPSILON).rsqrt()
-        return scaled * gain[:, None, None] + bias[:, None, None]
+        normal = fused(_normal, values.is_cuda)
+        result: Tensor = normal(values, gain, bias, self.has, self.width)
+        return result
+
+
+def _normal(values: Tensor, gain: Tensor, bias: Tensor, has: Tensor, width: Tensor) -> Tensor:
+    """Layer normalisation over the places that a network has: the others do not even count."""
+    mean = (values * has).sum(-1, keepdim=True) / width
+    centred = (values - mean) * has
+    variance = centred.square().sum(-1, keepdim=True) / width
+    scaled = centred * (variance + EPSILON).rsqrt()
+    return scaled * gain[:, None, None] + bias[:, None, None]
 
 
 class _Layer(nn.Module):
@@ -176,7 +186,7 @@ TEXT = Collection(
     space=SPACE,
     batch_sizes=(8, 16, 32, 64),
     tasks=tuple(
-        TaskRecipe(name=name, dataset=name, most_rows=1600)
+        TaskRecipe(name=name, dataset=name, most_rows=1000)
         for name in (
             "bible", "fortunes", "python_docs", "c_headers", "wordnet", "german_fortunes",
             "manpages", "foldoc",
