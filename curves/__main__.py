@@ -8,16 +8,24 @@ from pathlib import Path
 
 import torch
 
-from curves.collect import Settings, collect
+from curves.assemble import assemble
+from curves.cards import write_card
+from curves.collect import Settings, collect, load_tasks, part_path, read_part
+from curves.costs import fit_costs, read_costs, write_costs
 from curves.errors import CollectError
 from curves.spaces import COLLECTIONS
+from freezethaw.tables import write_table
 
 HERE = Path(__file__).parent
+SHIPPED = HERE.parent / "src" / "freezethaw" / "data"
+IN_THE_WHEEL = ("tabular",)
+"""For benchmarks that run anywhere: a small table, and real."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m curves", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Return the commands and their options."""
+    whole = argparse.ArgumentParser(prog="python -m curves", description=__doc__)
+    commands = whole.add_subparsers(dest="command", required=True)
 
     fetching = commands.add_parser("fetch", help="download the data sets and read them")
     fetching.add_argument("--data", type=Path, default=HERE / "data")
@@ -33,18 +41,38 @@ def _parser() -> argparse.ArgumentParser:
     collecting.add_argument("--seed", type=int, default=Settings.seed)
     collecting.add_argument("--groups-at-once", type=int, default=Settings.groups_at_once)
     collecting.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser
+
+    timing = commands.add_parser("time", help="fit what an epoch costs alone, on this CPU")
+    timing.add_argument("collections", nargs="+", choices=COLLECTIONS, metavar="COLLECTION")
+    timing.add_argument("--data", type=Path, default=HERE / "data")
+    timing.add_argument("--costs", type=Path, default=HERE / "costs.json")
+
+    building = commands.add_parser("tables", help="put what was collected into tables and cards")
+    building.add_argument("collections", nargs="+", choices=COLLECTIONS, metavar="COLLECTION")
+    building.add_argument("--data", type=Path, default=HERE / "data")
+    building.add_argument("--parts", type=Path, default=HERE / "parts")
+    building.add_argument("--costs", type=Path, default=HERE / "costs.json")
+    building.add_argument("--tables", type=Path, help="the folder of the tables")
+    building.add_argument("--cards", type=Path, default=HERE / "cards")
+    building.add_argument("--configs", type=int, default=Settings.n_configs)
+    building.add_argument("--epochs", type=int, default=Settings.n_epochs)
+    building.add_argument("--seed", type=int, default=Settings.seed)
+    return whole
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit status."""
-    chosen = _parser().parse_args(arguments)
+    chosen = parser().parse_args(arguments)
     try:
         match chosen.command:
             case "fetch":
                 _fetch(chosen)
             case "collect":
                 _collect(chosen)
+            case "time":
+                _time(chosen)
+            case "tables":
+                _tables(chosen)
     except CollectError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -78,6 +106,33 @@ def _collect(chosen: argparse.Namespace) -> None:
         if chosen.tasks and not only:
             continue
         collect(collection, chosen.data, chosen.parts, settings, only=only, say=_say)
+
+
+def _time(chosen: argparse.Namespace) -> None:
+    for name in chosen.collections:
+        collection = COLLECTIONS[name]
+        model = fit_costs(collection, load_tasks(collection, chosen.data))
+        write_costs(chosen.costs, name, model)
+        ratio = model.seconds_per_step / max(model.seconds_per_multiply_add, 1e-30)
+        _say(
+            f"{name}: a step costs as much as {ratio:,.0f} multiply-adds more than it makes; "
+            f"median error {model.median_error:.0%}"
+        )
+
+
+def _tables(chosen: argparse.Namespace) -> None:
+    settings = Settings(n_configs=chosen.configs, n_epochs=chosen.epochs, seed=chosen.seed)
+    for name in chosen.collections:
+        collection = COLLECTIONS[name]
+        costs, tasks = read_costs(chosen.costs, name), load_tasks(collection, chosen.data)
+        table = assemble(collection, tasks, chosen.parts, settings, costs)
+        folder = chosen.tables or (SHIPPED if name in IN_THE_WHEEL else HERE / "tables")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}.npz"
+        write_table(path, table)
+        parts = [read_part(part_path(chosen.parts, collection, task)) for task in table.tasks]
+        write_card(chosen.cards, collection, table, tasks, parts, path.stat().st_size)
+        _say(f"{path}: {path.stat().st_size / 1e6:.2f} MB; its card: {chosen.cards / name}.md")
 
 
 def _say(line: str) -> None:

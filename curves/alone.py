@@ -47,7 +47,7 @@ def train_alone(
     orders: Callable[[int], Tensor] | None = None,
     drop: Dropout = dropout,
 ) -> Losses:
-    """Train a network called as `network(inputs, drop)`; `orders(epoch)` gives the rows in order."""
+    """Train a network, called as `network(inputs, drop)`; `orders(epoch)` gives the rows' order."""
     batch_size = min(recipe.batch_size, len(task.inputs))
     n_steps = steps_per_epoch(len(task.inputs), batch_size)
     optimizer = _optimizer(network, recipe)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from curves.collection import Collection, Params
 from curves.errors import CollectError
+from curves.stacks import Initial
 from curves.tasks import Task, TaskRecipe, load_dataset
-from curves.together import Group, Initial
+from curves.together import Group
 
 EPOCHS_AHEAD = 2
 """How far the program runs ahead of the device in every group."""
@@ -82,7 +83,9 @@ def _write_part(path: Path, part: Part) -> None:
         partial.unlink(missing_ok=True)
 
 
-def fingerprint(collection: Collection, recipe: TaskRecipe, settings: Settings) -> dict[str, object]:
+def fingerprint(
+    collection: Collection, recipe: TaskRecipe, settings: Settings
+) -> dict[str, object]:
     """Return what a part must share with what is asked for, to be taken instead."""
     configs = json.dumps(collection.draw(settings.n_configs, settings.seed))
     return {
@@ -105,7 +108,7 @@ def collect(
 ) -> None:
     """Train what is missing: one part per task, `only` those named, written when it is complete."""
     recipes = [recipe for recipe in collection.tasks if not only or recipe.name in only]
-    missing = [recipe for recipe in recipes if not _is_there(collection, recipe, parts, settings)]
+    missing = [recipe for recipe in recipes if not is_there(collection, recipe, parts, settings)]
     if len(missing) < len(recipes):
         say(f"{collection.name}: {len(recipes) - len(missing)} tasks are there already")
     runs = [_Run(collection, recipe, data, settings) for recipe in missing]
@@ -125,9 +128,17 @@ def collect(
         )
 
 
-def _is_there(
-    collection: Collection, recipe: TaskRecipe, parts: Path, settings: Settings
-) -> bool:
+def load_tasks(collection: Collection, data: Path) -> list[Task]:
+    """Return the tasks of a collection, on the CPU."""
+    made = (
+        collection.make_task(recipe, load_dataset(data, recipe.dataset))
+        for recipe in collection.tasks
+    )
+    return [task.to(torch.device("cpu"), torch.float32) for task in made]
+
+
+def is_there(collection: Collection, recipe: TaskRecipe, parts: Path, settings: Settings) -> bool:
+    """Whether a task's part is there; one that was made otherwise is refused."""
     path = part_path(parts, collection, recipe.name)
     if not path.is_file():
         return False
@@ -203,6 +214,7 @@ class _Run:
             **self._curves,
             made={
                 **fingerprint(self.collection, self.recipe, settings),
+                "date": time.strftime("%Y-%m-%d", time.gmtime()),
                 "seconds": round(time.monotonic() - self._begun, 1),
                 "device": torch.cuda.get_device_name() if on_gpu else "CPU",
                 "torch": torch.__version__,

@@ -10,8 +10,8 @@ import numpy as np
 from torch import nn
 
 from curves.recipes import Recipe
+from curves.stacks import Initial, Stack
 from curves.tasks import DataSet, Task, TaskRecipe
-from curves.together import Initial, Stack
 from freezethaw.records import Goal
 from freezethaw.space import Choice, Float, Space
 
@@ -39,6 +39,8 @@ class Collection:
     """One of them, as anyone would write it; called as `network(inputs, drop)`."""
     multiply_adds: Callable[[Params, Task], float]
     """Of one network for one row, forward."""
+    quirks: tuple[str, ...] = ()
+    """What a reader of the table should know."""
     score: Literal["accuracy", "loss"] = "accuracy"
     splits: int = 2
     """Groups per batch size: more of them waste less on padding, and start more kernels."""
@@ -52,6 +54,11 @@ class Collection:
     def goal(self) -> Goal:
         """Whether higher scores are better."""
         return "maximize" if self.score == "accuracy" else "minimize"
+
+    @property
+    def test_tasks(self) -> tuple[str, ...]:
+        """The tasks made of test data sets."""
+        return tuple(task.name for task in self.tasks if task.dataset in self.test_datasets)
 
     def draw(self, n: int, seed: int = 0) -> list[Params]:
         """Return configurations from all over the space; a smaller n gives the first of them."""

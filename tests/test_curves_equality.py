@@ -11,8 +11,9 @@ from torch import nn
 
 from curves.alone import train_alone
 from curves.spaces import COLLECTIONS
+from curves.stacks import Initial
 from curves.tasks import DataSet, TaskRecipe
-from curves.together import Group, Initial
+from curves.together import Group
 
 N_CONFIGS, N_EPOCHS, N_ROWS = 10, 3, 60
 

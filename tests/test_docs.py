@@ -35,7 +35,7 @@ from freezethaw.records import StopReason
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "curves" / "README.md"]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -229,6 +229,9 @@ def check_pytest(arguments: list[str]) -> None:
 def check_module(arguments: list[str], monkeypatch, capsys) -> None:
     """`python -m ours --option`: the module's own --help knows the options."""
     assert arguments[0] == "-m"
+    if arguments[1] == "curves":
+        importlib.import_module("curves.__main__").parser().parse_args(arguments[2:])
+        return
     if not arguments[1].startswith("freezethaw."):
         assert arguments[1] in ("venv", "pip")
         return

@@ -335,10 +335,65 @@ def test_a_table_that_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     here, listed = Path("here/toys.npz"), tmp_path / "toys.npz"
     assert str(caught.value) == (
         f"no table 'toys'; did you mean 'toy'?; looked for {here}, {listed}, "
-        f"{Path('tables/toys.npz')}; give a path, or name the folder in $FREEZETHAW_TABLES"
+        f"{Path('tables/toys.npz')}, and among those that come with freezethaw "
+        f"({', '.join(OWN_TABLES)}); give a path, or name the folder in $FREEZETHAW_TABLES"
     )
     with pytest.raises(TableError, match=r"here/toy\.npz: there is no such file"):
         open_table("here/toy.npz")
+
+
+# --- our own tables ------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+OWN_FILES = [
+    *(ROOT / "src/freezethaw/data").glob("*.npz"),
+    *(ROOT / "curves/tables").glob("*.npz"),
+]
+OWN_TABLES = sorted(file.stem for file in OWN_FILES)
+
+
+@pytest.mark.parametrize("name", OWN_TABLES)
+def test_our_own_tables_open_by_name(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = open_table(name)
+    assert own.max_epochs == 50
+    assert len(own.configs) >= 500
+    assert len(own.test_tasks) * 4 >= len(own.tasks) - 3
+    assert own.cost is not None
+    assert own.cost.mean() == pytest.approx(1.0, rel=1e-3)
+    assert own.train_curves is not None
+    for task in own.tasks:
+        scaled = own.scaled(task)
+        diverged = ~np.isfinite(own.curves[own.index_of(task)]).all(axis=1)
+        assert 0.0 <= diverged.mean() < 0.2
+        assert (scaled[diverged, -1] == 0).all()
+        # Bad runs and good ones, and more than a few of either.
+        assert np.quantile(scaled[:, -1], 0.9) - np.quantile(scaled[:, -1], 0.1) > 0.01
+
+
+def test_a_small_table_comes_with_the_library_and_all_of_ours_stay_small() -> None:
+    shipped = [file for file in OWN_FILES if file.parent.name == "data"]
+    assert [file.stem for file in shipped] == ["tabular"]
+    assert shipped[0].stat().st_size <= 1.5e6
+    assert sum(file.stat().st_size for file in OWN_FILES) <= 10e6
+
+
+def test_numbers_are_stored_as_short_as_they_can_be_without_loss(tmp_path: Path) -> None:
+    halves = table(train_curves=np.full_like(table().curves, 0.5))
+    write_table(tmp_path / "halves.npz", halves)
+    wide = table(train_curves=np.full_like(table().curves, 70_000.0))
+    write_table(tmp_path / "wide.npz", wide)
+    fine = table(train_curves=np.full_like(table().curves, 0.1))
+    write_table(tmp_path / "fine.npz", fine)
+    for name, dtype in (("halves", np.float16), ("wide", np.float32), ("fine", np.float64)):
+        with np.load(tmp_path / f"{name}.npz") as file:
+            assert file["train_curves"].dtype == dtype
+        kept = read_table(tmp_path / f"{name}.npz").train_curves
+        assert kept is not None
+        assert kept.dtype == np.float64
+        np.testing.assert_array_equal(
+            kept, {"halves": halves, "wide": wide, "fine": fine}[name].train_curves
+        )
 
 
 # --- real tables ---------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from curves.alone import Dropout
 from curves.collection import Collection, Params
 from curves.recipes import Recipe
 from curves.spaces.tabular import fit
+from curves.stacks import Drop, Initial, Stack, affine, wide
 from curves.tasks import Task, TaskRecipe, image_task
-from curves.together import Drop, Initial, Stack, affine, wide
 from freezethaw.space import Choice, Float, Int, Space
 
 KERNEL = 3
@@ -90,7 +90,9 @@ class ConvStack(Stack):
             side = -(-side // stride)
             has = [layer < params["layers"] for params in configs]
             fan_in = [n if h else 0 for n, h in zip(now, has, strict=True)]
-            fan_out = [channels(p)[layer + 1] if h else 0 for p, h in zip(configs, has, strict=True)]
+            fan_out = [
+                channels(p)[layer + 1] if h else 0 for p, h in zip(configs, has, strict=True)
+            ]
             now = [after or before for after, before in zip(fan_out, now, strict=True)]
             size_in, size = size, wide(max(now))
             self.weights += initial.linear(
@@ -145,7 +147,10 @@ class ConvNet(nn.Module):
             [
                 nn.Conv2d(a, b, KERNEL, stride=stride, padding=1)
                 for a, b, stride in zip(
-                    widths, widths[1:], strides(task.inputs.shape[1], params["layers"]), strict=False
+                    widths,
+                    widths[1:],
+                    strides(task.inputs.shape[1], params["layers"]),
+                    strict=False,
                 )
             ]
         )
@@ -171,12 +176,34 @@ IMAGES = Collection(
     tasks=(
         TaskRecipe(name="fashion", dataset="fashion", most_rows=2000, most_valid_rows=1000),
         TaskRecipe(name="fashion_small", dataset="fashion", most_rows=600, most_valid_rows=1000),
-        TaskRecipe(name="fashion_mislabelled", dataset="fashion", most_rows=1500, most_valid_rows=1000, mislabelled=0.4),
-        TaskRecipe(name="fashion_occluded", dataset="fashion", most_rows=1500, most_valid_rows=1000, occluded=14),
-        TaskRecipe(name="optdigits", dataset="optdigits_images", most_rows=3000, most_valid_rows=1000),
-        TaskRecipe(name="optdigits_noisy", dataset="optdigits_images", most_rows=1500, most_valid_rows=1000, noise=1.0),
+        TaskRecipe(
+            name="fashion_mislabelled",
+            dataset="fashion",
+            most_rows=1500,
+            most_valid_rows=1000,
+            mislabelled=0.4,
+        ),
+        TaskRecipe(
+            name="fashion_occluded",
+            dataset="fashion",
+            most_rows=1500,
+            most_valid_rows=1000,
+            occluded=14,
+        ),
+        TaskRecipe(
+            name="optdigits", dataset="optdigits_images", most_rows=3000, most_valid_rows=1000
+        ),
+        TaskRecipe(
+            name="optdigits_noisy",
+            dataset="optdigits_images",
+            most_rows=1500,
+            most_valid_rows=1000,
+            noise=1.0,
+        ),
         TaskRecipe(name="mnist_small", dataset="mnist", most_rows=1000, most_valid_rows=1000),
-        TaskRecipe(name="mnist_noisy", dataset="mnist", most_rows=2000, most_valid_rows=1000, noise=1.0),
+        TaskRecipe(
+            name="mnist_noisy", dataset="mnist", most_rows=2000, most_valid_rows=1000, noise=1.0
+        ),
     ),
     test_datasets=("mnist",),
     make_task=image_task,
@@ -184,4 +211,11 @@ IMAGES = Collection(
     stack=ConvStack,
     network=ConvNet,
     multiply_adds=multiply_adds,
+    quirks=(
+        "`mislabelled` draws the class of 40% of the training rows anew; the validation rows keep "
+        "theirs. `noisy` adds normal noise of one standard deviation to every image, `occluded` "
+        "blanks a square of 14 by 14 pixels.",
+        "Validation has 1,000 images: scores come in steps of 0.001.",
+        "The layers see the mean over places, so that most runs take off late.",
+    ),
 )

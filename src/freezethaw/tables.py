@@ -31,6 +31,12 @@ Array: TypeAlias = NDArray[np.float64]
 FOLDERS_VARIABLE = "FREEZETHAW_TABLES"
 """The environment variable that lists folders with tables."""
 
+_OWN_FOLDERS = (
+    Path(__file__).parent / "data",  # in every installation
+    Path(__file__).parents[2] / "curves" / "tables",  # in a checkout of the repository
+)
+"""Where the tables are that this project made itself."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CurveTable:
@@ -190,7 +196,10 @@ def read_table(path: str | os.PathLike[str]) -> CurveTable:
 
 
 def write_table(path: str | os.PathLike[str], table: CurveTable) -> None:
-    """Write a curve table; a file of that name is replaced only by a complete one."""
+    """Write a curve table; a file of that name is replaced only by a complete one.
+
+    Numbers are stored in the shortest type that holds all of an array's exactly.
+    """
     data: dict[str, Any] = {key: getattr(table, key) for key in _KEYS}
     data["space"] = json.dumps(table.space.to_json())
     data["bounds"] = json.dumps([b if math.isfinite(b) else None for b in table.bounds])
@@ -200,7 +209,7 @@ def write_table(path: str | os.PathLike[str], table: CurveTable) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            present = {key: value for key, value in data.items() if value is not None}
+            present = {key: _narrow(value) for key, value in data.items() if value is not None}
             np.savez_compressed(file, allow_pickle=False, **present)
         partial.replace(path)
     except OSError as error:
@@ -212,24 +221,42 @@ def write_table(path: str | os.PathLike[str], table: CurveTable) -> None:
 def open_table(
     name_or_path: str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None
 ) -> CurveTable:
-    """Read a table by path, or by a bare name such as `taskset`.
+    """Read a table by path, or by a bare name such as `tabular`.
 
-    A name is looked up in `folder`, the folders listed in $FREEZETHAW_TABLES, and ./tables.
+    A name is looked up in `folder`, the folders listed in $FREEZETHAW_TABLES, ./tables, and among
+    the tables that come with freezethaw.
     """
     text = os.fspath(name_or_path)
     if not isinstance(name_or_path, str) or text.endswith(".npz") or Path(text).name != text:
         return read_table(text)
     listed = os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep)
     folders = [Path(f) for f in [folder or "", *listed] if f] + [Path("tables")]
-    files = [place / f"{text}.npz" for place in folders]
+    files = [place / f"{text}.npz" for place in (*folders, *_OWN_FOLDERS)]
     for file in files:
         if file.is_file():
             return read_table(file)
-    known = sorted({file.stem for place in folders for file in place.glob("*.npz")})
+    known = sorted({file.stem for place in folders for file in place.glob("*.npz")} | _own_tables())
     raise TableError(
-        f"no table {text!r}{closest(text, known)}; looked for {', '.join(map(str, files))}; "
+        f"no table {text!r}{closest(text, known)}; looked for "
+        f"{', '.join(str(place / text) + '.npz' for place in folders)}, and among those that come "
+        f"with freezethaw ({', '.join(sorted(_own_tables()))}); "
         f"give a path, or name the folder in ${FOLDERS_VARIABLE}"
     )
+
+
+def _own_tables() -> set[str]:
+    return {file.stem for place in _OWN_FOLDERS for file in place.glob("*.npz")}
+
+
+def _narrow(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+        return value
+    for dtype in (np.float16, np.float32):
+        with np.errstate(over="ignore", under="ignore"):
+            short = value.astype(dtype)
+        if np.array_equal(short, value, equal_nan=True):
+            return short
+    return value
 
 
 _KEYS = tuple(field.name for field in fields(CurveTable) if field.name != "name")
