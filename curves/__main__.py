@@ -10,10 +10,18 @@ import torch
 
 from curves.assemble import assemble
 from curves.cards import write_card
-from curves.collect import Settings, collect, load_tasks, part_path, read_part
+from curves.collect import (
+    Settings,
+    collect,
+    device_name,
+    load_tasks,
+    part_path,
+    read_part,
+)
 from curves.costs import fit_costs, read_costs, write_costs
 from curves.errors import CollectError
 from curves.spaces import COLLECTIONS
+from curves.throughput import measure, table_of
 from freezethaw.tables import write_table
 
 HERE = Path(__file__).parent
@@ -47,6 +55,14 @@ def parser() -> argparse.ArgumentParser:
     timing.add_argument("--data", type=Path, default=HERE / "data")
     timing.add_argument("--costs", type=Path, default=HERE / "costs.json")
 
+    racing = commands.add_parser("throughput", help="time networks side by side and one by one")
+    racing.add_argument("collections", nargs="+", choices=COLLECTIONS, metavar="COLLECTION")
+    racing.add_argument("--data", type=Path, default=HERE / "data")
+    racing.add_argument("--configs", type=int, default=Settings.n_configs)
+    racing.add_argument("--groups-at-once", type=int, default=Settings.groups_at_once)
+    racing.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    racing.add_argument("--out", type=Path, help="write the table here as well")
+
     building = commands.add_parser("tables", help="put what was collected into tables and cards")
     building.add_argument("collections", nargs="+", choices=COLLECTIONS, metavar="COLLECTION")
     building.add_argument("--data", type=Path, default=HERE / "data")
@@ -71,6 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
                 _collect(chosen)
             case "time":
                 _time(chosen)
+            case "throughput":
+                _throughput(chosen)
             case "tables":
                 _tables(chosen)
     except CollectError as error:
@@ -90,22 +108,27 @@ def _fetch(chosen: argparse.Namespace) -> None:
 
 
 def _collect(chosen: argparse.Namespace) -> None:
-    settings = Settings(
-        n_configs=chosen.configs,
-        n_epochs=chosen.epochs,
-        seed=chosen.seed,
-        device=chosen.device,
-        groups_at_once=chosen.groups_at_once if chosen.device.startswith("cuda") else 1,
-    )
-    if settings.device.startswith("cuda"):
-        # Half of a float's digits are enough to multiply with, and eight times as fast.
-        torch.backends.cuda.matmul.allow_tf32 = True
+    settings = _settings(chosen, n_epochs=chosen.epochs, seed=chosen.seed)
     for name in chosen.collections:
         collection = COLLECTIONS[name]
         only = [task for task in chosen.tasks if task in {t.name for t in collection.tasks}]
         if chosen.tasks and not only:
             continue
         collect(collection, chosen.data, chosen.parts, settings, only=only, say=_say)
+
+
+def _settings(chosen: argparse.Namespace, *, n_epochs: int, seed: int) -> Settings:
+    on_gpu = chosen.device.startswith("cuda")
+    if on_gpu:
+        # Half of a float's digits are enough to multiply with, and eight times as fast.
+        torch.backends.cuda.matmul.allow_tf32 = True
+    return Settings(
+        n_configs=chosen.configs,
+        n_epochs=n_epochs,
+        seed=seed,
+        device=chosen.device,
+        groups_at_once=chosen.groups_at_once if on_gpu else 1,
+    )
 
 
 def _time(chosen: argparse.Namespace) -> None:
@@ -118,6 +141,16 @@ def _time(chosen: argparse.Namespace) -> None:
             f"{name}: a step costs as much as {ratio:,.0f} multiply-adds more than it makes; "
             f"median error {model.median_error:.0%}"
         )
+
+
+def _throughput(chosen: argparse.Namespace) -> None:
+    settings = _settings(chosen, n_epochs=1, seed=0)
+    results = [measure(COLLECTIONS[name], chosen.data, settings) for name in chosen.collections]
+    command = f"python -m curves throughput {' '.join(chosen.collections)}"
+    page = table_of(results, device_name(settings), command)
+    if chosen.out:
+        chosen.out.write_text(page, encoding="utf-8")
+    _say(page)
 
 
 def _tables(chosen: argparse.Namespace) -> None:

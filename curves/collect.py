@@ -83,6 +83,11 @@ def _write_part(path: Path, part: Part) -> None:
         partial.unlink(missing_ok=True)
 
 
+def device_name(settings: Settings) -> str:
+    """Return what the networks are trained on."""
+    return torch.cuda.get_device_name() if settings.device.startswith("cuda") else "CPU"
+
+
 def fingerprint(
     collection: Collection, recipe: TaskRecipe, settings: Settings
 ) -> dict[str, object]:
@@ -209,14 +214,13 @@ class _Run:
 
     def part(self) -> Part:
         settings = self.settings
-        on_gpu = settings.device.startswith("cuda")
         return Part(
             **self._curves,
             made={
                 **fingerprint(self.collection, self.recipe, settings),
                 "date": time.strftime("%Y-%m-%d", time.gmtime()),
                 "seconds": round(time.monotonic() - self._begun, 1),
-                "device": torch.cuda.get_device_name() if on_gpu else "CPU",
+                "device": device_name(settings),
                 "torch": torch.__version__,
             },
         )

@@ -172,6 +172,21 @@ def test_data_that_was_not_fetched_is_named(tmp_path, capsys):
     )
 
 
+def test_side_by_side_and_one_by_one_are_timed(data, tmp_path, monkeypatch, capsys):
+    collection = toy_collection("tabular")
+    save_data(collection, data)
+    monkeypatch.setitem(COLLECTIONS, "tabular", collection)
+    out = tmp_path / "throughput.md"
+    arguments = ["throughput", "tabular", "--configs", "32", "--device", "cpu"]
+    assert command.main([*arguments, "--data", str(data), "--out", str(out)]) == 0
+    row = re.search(
+        r"\| tabular \| one \| 60 \| ([\d,]+) \| ([\d,.]+) \| (\d+) \|", out.read_text()
+    )
+    together, alone, ratio = (float(text.replace(",", "")) for text in row.groups())
+    assert ratio == pytest.approx(together / alone, abs=0.51)
+    assert out.read_text() in capsys.readouterr().out
+
+
 # ── from parts to tables ─────────────────────────────────────────────────────────────────────────
 
 
@@ -266,7 +281,7 @@ CURVES = Path(command.__file__).parent
 FLOORS = """
     errors recipes tasks stacks together alone collection
     spaces.tabular spaces.funnel spaces.images spaces.text spaces
-    sources fetch collect costs assemble cards __main__
+    sources fetch collect costs throughput assemble cards __main__
     """
 ORDER = FLOORS.split()
 

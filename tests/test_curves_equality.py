@@ -155,3 +155,30 @@ def test_a_group_has_one_batch_size():
     stack = collection.stack(configs, task, Initial(2, generator, torch.float64))
     with pytest.raises(ValueError, match=r"batch sizes \[16, 32\]: a group has one"):
         Group(stack, list(map(collection.recipe, configs)), task, 1, generator)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_recorded_steps_on_a_gpu_equal_steps_on_the_cpu(name):
+    collection = COLLECTIONS[name]
+    configs = [{**params, "batch_size": 16} for params in collection.draw(N_CONFIGS, seed=1)]
+    configs = [{**p, **{key: 0.0 for key in p if "dropout" in key}} for p in configs]
+    recipes = [collection.recipe(params) for params in configs]
+    generator = torch.Generator().manual_seed(0)
+    task = toy_task(collection)
+    first = collection.stack(configs, task, Initial(N_CONFIGS, generator, torch.float64)).weights
+    orders = torch.rand(N_EPOCHS + 1, N_CONFIGS, len(task.inputs), generator=generator).argsort(2)
+    losses = []
+    for device in ("cpu", "cuda"):
+        there = task.to(torch.device(device), torch.float64)
+        chance = torch.Generator(device)
+        stack = collection.stack(configs, there, Initial(N_CONFIGS, chance, torch.float64))
+        stack.weights = [weight.to(device) for weight in first]
+        group = Group(
+            stack, recipes, there, N_EPOCHS, chance, orders=lambda e, d=device: orders[e].to(d)
+        )
+        group.begin()
+        for _ in range(N_EPOCHS):
+            group.train_epoch()
+        losses.append(group.valid_losses.cpu())
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
