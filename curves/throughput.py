@@ -54,7 +54,7 @@ def _seconds_together(collection: Collection, data: Path, settings: Settings) ->
     first = [collection.tasks[0].name]
     with tempfile.TemporaryDirectory() as parts:
         begun = time.perf_counter()
-        collect(collection, data, Path(parts), settings, only=first, say=lambda line: None)
+        collect(collection, data, Path(parts), settings, only=first, say=lambda _: None)
         return time.perf_counter() - begun
 
 
