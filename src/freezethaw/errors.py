@@ -4,6 +4,7 @@ FreezeThawError
 ├── SpaceError           a search space, or parameters that do not fit it
 ├── ScaleError           bounds, soft bounds or an initial score that make no scale
 ├── UtilityError         a utility that is not one: no budget, falling in quality, …
+├── PreferenceError      answers or a file of them that no utility can be fitted to
 ├── TableError           a curve table that breaks its format
 ├── ConfigError          study.toml, a command-line value, an unknown name
 ├── ExtrapolatorError    weights that cannot be read, or a study beyond their limits
@@ -33,6 +34,10 @@ class ScaleError(FreezeThawError):
 
 class UtilityError(FreezeThawError):
     """A utility that is not one."""
+
+
+class PreferenceError(FreezeThawError):
+    """Answers, or a file of them, that no utility can be fitted to."""
 
 
 class TableError(FreezeThawError):
