@@ -252,6 +252,51 @@ def clean(
     typer.echo(f"freed {freed / 2**20:.1f} MiB")
 
 
+@app.command()
+def prefer(
+    budget: Annotated[
+        str | None, typer.Option(help="The most that may be spent: 300, 20h, '$20'.")
+    ] = None,
+    goal: Annotated[str, typer.Option(help="maximize or minimize.")] = "maximize",
+    bounds: Annotated[
+        tuple[float, float], typer.Option(help="The lowest and highest score to ask about.")
+    ] = (0.0, 1.0),
+    rate: Annotated[
+        str | None, typer.Option(help="The price of an hour, for a budget in money: '$2.5/h'.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="What the score is called.")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(help="linear, quadratic, square_root, power, staircase, mix; default: any."),
+    ] = None,
+    study: Annotated[Path | None, typer.Option(help="Ask about where this study has been.")] = None,
+    name: NameOption = None,
+    questions: Annotated[int, typer.Option(help="The most to ask.")] = 10,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The utility file.")] = Path(
+        "utility.json"
+    ),
+    fresh: Annotated[bool, typer.Option(help="Begin anew where the file exists.")] = False,
+    seed: Annotated[int, typer.Option(help="Other questions.")] = 0,
+    web: Annotated[bool, typer.Option(help="Ask on a page in the browser.")] = False,
+    port: Annotated[int, typer.Option(help="Of the page; 0: any free one.")] = 0,
+    json_: JsonOption = False,
+) -> None:
+    """Find out what a result is worth to you, in ten questions.
+
+    One key per answer; every answer is saved, and the same command goes on where you left. The
+    file is what `ft.tune(utility="utility.json")` and study.toml take.
+    """
+    from freezethaw.prefer.command import Asked, ask
+
+    asked = Asked(
+        budget=budget, goal=goal, bounds=bounds, rate=rate, metric=metric, form=form, study=study,
+        name=name, questions=questions, out=out, fresh=fresh, seed=seed, web=web, port=port,
+    )  # fmt: skip
+    found = ask(asked, Console(stderr=json_))
+    if json_:
+        typer.echo(json.dumps(found, allow_nan=False))
+
+
 @bench_app.command()
 def overhead(
     out: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,

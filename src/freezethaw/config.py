@@ -47,7 +47,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "initial": (int, float),
     "soft": (list,),
     "metric": (str,),
-    "utility": (dict,),
+    "utility": (dict, str),
     "budget": (int, float),
     "storage": (str,),
     "name": (str,),
@@ -105,7 +105,11 @@ def _settings(data: dict[str, Any], folder: Path) -> dict[str, Any]:
             "max_epochs and bounds are needed: how long a trial is trained at most, and between "
             "which values the score can lie, as in bounds = [0, 1]"
         )
-    readers = {"space": read_space, "utility": read_utility, "stopping": _read_stopping}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "space": read_space,
+        "utility": lambda value: _read_utility(value, folder),
+        "stopping": _read_stopping,
+    }
     for name, read in readers.items():
         if name in data:
             settings[name] = read(data[name])
@@ -164,6 +168,10 @@ def read_utility(data: dict[str, Any]) -> utility.Utility:
         return make(**settings)
     except TypeError as error:
         raise ConfigError(f"utility form {form!r}: {error}") from error
+
+
+def _read_utility(data: str | dict[str, Any], folder: Path) -> utility.Utility | str:
+    return str(folder / data) if isinstance(data, str) else read_utility(data)
 
 
 def _read_stopping(data: str | dict[str, Any]) -> stopping.Rule:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from freezethaw import utility as utilities
 from freezethaw.cost import price
@@ -114,6 +114,16 @@ class UtilityChanged(Event):
 
     kind = "utility_changed"
     utility: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferred(Event):
+    """The user would rather have one outcome than another, each [spent, best score]."""
+
+    kind = "preferred"
+    first: list[float]
+    second: list[float]
+    choice: Literal["first", "second", "tie"] = "first"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +248,7 @@ EVENTS: dict[str, type[Event]] = {
     for event in (
         Created,
         UtilityChanged,
+        Preferred,
         PoolRenewed,
         PaceFixed,
         Decided,
@@ -341,6 +352,7 @@ class Fold:
 
     def __init__(self) -> None:
         self.created: Created | None = None
+        self.preferences: tuple[Preferred, ...] = ()
         self.last_decision: Decided | Stopped | None = None
         self.stop: Stop | None = None
         """Set while nothing new has happened since the study stopped; a replay is nothing new."""
@@ -426,6 +438,9 @@ class Fold:
     def _on_utility_changed(self, event: UtilityChanged) -> None:
         self.use_utility(utilities.from_stored(event.utility))
         self._outdated = set(self._pending)
+
+    def _on_preferred(self, event: Preferred) -> None:
+        self.preferences = (*self.preferences, event)
 
     def _on_pool_renewed(self, event: PoolRenewed) -> None:
         self._pool = event

@@ -17,6 +17,7 @@ from freezethaw.errors import ConfigError, StudyError, UtilityError
 from freezethaw.extrapolator import Extrapolator
 from freezethaw.live import STOPPING, View, choose_view
 from freezethaw.memory import MemoryProbe
+from freezethaw.prefer.file import utility_of
 from freezethaw.problems import Bounds, UtilityFunction, describe_problem
 from freezethaw.records import Goal, Params, Result, Step, Stop, StopReason, TrialState
 from freezethaw.report.view import StudyView
@@ -44,7 +45,7 @@ def tune(
     initial: float | None = None,
     soft: tuple[float, float] | None = None,
     metric: str = "score",
-    utility: Utility | UtilityFunction | None = None,
+    utility: Utility | UtilityFunction | str | Path | None = None,
     budget: float | None = None,
     storage: str | Path | None = None,
     name: str = DEFAULT_NAME,
@@ -77,7 +78,8 @@ def tune(
         initial: the score of an untrained model; default: the bad bound.
         soft: the range in which scores will mostly lie; needed where the good bound is open.
         metric: the name of the score, where `train` yields dicts.
-        utility: what a result is worth; None: the best score within the budget.
+        utility: what a result is worth, or the file of `freezethaw prefer`; None: the best score
+            within the budget.
         budget: the most to spend, for `utility=None` or a callable; default 6 × max_epochs epochs.
         storage: a SQLite file; the study goes on from there when called again. None: in memory,
             without checkpoints that outlast the call: `result.best.checkpoint` is None.
@@ -115,7 +117,7 @@ def tune(
         initial=initial,
         soft=soft,
         metric=metric,
-        utility=utility,
+        utility=utility_of(utility, goal=goal, bounds=bounds, metric=metric),
         budget=budget,
         seed=seed,
         first=first,

@@ -2,8 +2,8 @@
 
 An answer says which of two outcomes, each an amount spent and a best score, somebody would rather
 have. All is done in the unit square: x is the share of the budget, y the score between its bounds,
-higher better, and a utility is y − price(x). A form says how the price may run; every price is a sum
-of rising shapes with weights of 0 or more, so that spending more is never a gain.
+higher better, and a utility is y − price(x). A form says how the price may run; every price is a
+sum of rising shapes with weights of 0 or more, so that spending more is never a gain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
 from freezethaw.errors import PreferenceError
@@ -39,6 +38,10 @@ N_SAMPLES = 400
 
 Form = Literal["linear", "quadratic", "square_root", "power", "staircase", "mix"]
 FORMS: tuple[Form, ...] = ("linear", "quadratic", "square_root", "power", "staircase", "mix")
+FEWEST_ANSWERS: dict[Form, int] = {
+    "linear": 0, "quadratic": 0, "square_root": 0, "power": 10, "staircase": 20, "mix": 30,
+}  # fmt: skip
+"""Before a form is chosen that nobody has named."""
 Choice = Literal["first", "second", "tie"]
 
 
@@ -192,10 +195,10 @@ def pairs_of(answers: Sequence[Answer], stakes: Stakes) -> Pairs:
     rows = []
     for answer in answers:
         (x1, y1), (x2, y2) = stakes.place(answer.first), stakes.place(answer.second)
-        label = {"first": 0.0, "second": 1.0, "tie": 0.5}[answer.choice]
-        rows.append((x1, x2, y2 - y1, label) if x1 <= x2 else (x2, x1, y1 - y2, 1.0 - label))
-    cheap, dear, gain, label = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-    return Pairs(cheap=cheap, dear=dear, gain=gain, label=label)
+        second = {"first": 0.0, "second": 1.0, "tie": 0.5}[answer.choice]
+        rows.append((x1, x2, y2 - y1, second) if x1 <= x2 else (x2, x1, y1 - y2, 1.0 - second))
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    return Pairs(cheap=columns[0], dear=columns[1], gain=columns[2], label=columns[3])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,18 +303,14 @@ class _Shapes:
         n = len(powers)
         return Price(
             powers=tuple(zip(weights[:n].tolist(), powers, strict=True)),
-            steps=tuple(
-                zip(self.edges, weights[n : n + len(self.edges)].tolist(), strict=True)
-            ),
+            steps=tuple(zip(self.edges, weights[n : n + len(self.edges)].tolist(), strict=True)),
         )
 
     def differences(self, pairs: Pairs, weights: Array) -> Array:
         """[pair, shape] by how much each shape's price is higher for the dearer outcome."""
         powers = (float(np.exp(weights[-1])),) if self.free_power else self.powers
         columns = [pairs.dear**c - pairs.cheap**c for c in powers]
-        columns += [
-            (pairs.dear > edge).astype(float) - (pairs.cheap > edge) for edge in self.edges
-        ]
+        columns += [(pairs.dear > edge).astype(float) - (pairs.cheap > edge) for edge in self.edges]
         return np.stack(columns, axis=1) if columns else np.zeros((len(pairs), 0))
 
     @property
@@ -385,6 +384,8 @@ def _fit_form(form: Form, pairs: Pairs, settings: _Settings) -> _Shapes:
 
 def _solve(shapes: _Shapes, pairs: Pairs, settings: _Settings) -> _Shapes:
     """Return the shapes with the weights that explain the answers best."""
+    from scipy.optimize import minimize  # takes a while to load, and most studies never fit
+
     n = shapes.n_weights - shapes.free_power
     if n == 0:
         return shapes
@@ -439,17 +440,17 @@ def _edges_that_matter(pairs: Pairs) -> list[float]:
 
 
 def _total(shapes: _Shapes, pairs: Pairs, settings: _Settings) -> float:
-    return _objective(shapes, pairs, settings)(shapes.weights)[0] if shapes.n_weights else (
-        _loss(Price(), pairs, settings) * len(pairs)
+    return (
+        _objective(shapes, pairs, settings)(shapes.weights)[0]
+        if shapes.n_weights
+        else (_loss(Price(), pairs, settings) * len(pairs))
     )
 
 
 def _best_form(pairs: Pairs, settings: _Settings, n_folds: int = 5) -> Form:
-    """Return the form whose fits explain answers that they have not seen best; simple ones first."""
-    if len(pairs) < 2 * n_folds:
-        candidates: tuple[Form, ...] = ("linear", "quadratic", "square_root")
-    else:
-        candidates = FORMS
+    """Return the form that explains answers it has not seen best; simple ones first."""
+    # A form of many numbers needs many answers before it can prove itself.
+    candidates = [form for form in FORMS if len(pairs) >= FEWEST_ANSWERS[form]]
     folds = np.arange(len(pairs)) % min(n_folds, len(pairs))
     losses = {}
     for form in candidates:
@@ -468,7 +469,7 @@ def _best_form(pairs: Pairs, settings: _Settings, n_folds: int = 5) -> Form:
 
 
 def _best_tau(pairs: Pairs, form: Form, settings: _Settings) -> float:
-    """Return the temperature that explains the answers best, from a hundredth of the range to a half."""
+    """Return the temperature that explains the answers best, 0.01 to 0.5 of the range."""
 
     def loss(tau: float) -> float:
         own = replace(settings, tau=tau)
@@ -533,7 +534,7 @@ def trivial(answer: Answer, stakes: Stakes) -> bool:
 
 
 def against_reason(answer: Answer, stakes: Stakes) -> bool:
-    """Whether the outcome was chosen that costs more and is no better, or costs as much and is worse."""
+    """Whether the outcome was chosen that is worse in one respect and better in none."""
     (x1, y1), (x2, y2) = stakes.place(answer.first), stakes.place(answer.second)
     if answer.choice == "second":
         x1, y1, x2, y2 = x2, y2, x1, y1

@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 from scipy.special import expit
 
-from freezethaw.errors import PreferenceError
 from freezethaw.preference import (
     LAPSE,
     MOST_STEPS,
@@ -183,9 +182,10 @@ Place = tuple[float, float]
 
 def _pairs_anywhere(rng: np.random.Generator) -> list[tuple[Place, Place]]:
     n = 2 * N_CANDIDATES
-    x = np.sort([rng.choice(PARTS + 1, 2, replace=False) for _ in range(n)], axis=1) / PARTS
+    # Nobody has a score before anything was spent.
+    x = 1 + np.sort([rng.choice(PARTS, 2, replace=False) for _ in range(n)], axis=1)
     y = np.sort([rng.choice(SCORE_PARTS + 1, 2, replace=False) for _ in range(n)], axis=1)
-    y = y / SCORE_PARTS
+    x, y = x / PARTS, y / SCORE_PARTS
     rows = zip(x.tolist(), y.tolist(), strict=True)
     return list({((x1, y1), (x2, y2)) for (x1, x2), (y1, y2) in rows})
 
@@ -239,11 +239,3 @@ def random_question(stakes: Stakes, rng: np.random.Generator) -> Question:
 def enough(answers: Sequence[Answer], crowd: Crowd) -> bool:
     """Whether another answer would hardly change any choice."""
     return len(answers) >= FEWEST and crowd.doubt < ENOUGH
-
-
-def check_form(form: str | None) -> None:
-    """Refuse a form that is not known."""
-    from freezethaw.preference import FORMS
-
-    if form is not None and form not in FORMS:
-        raise PreferenceError(f"form {form!r}: known are {', '.join(FORMS)}")

@@ -45,6 +45,8 @@ from freezethaw.events import (
 from freezethaw.extrapolator import Extrapolator
 from freezethaw.isolation import plain_torch
 from freezethaw.policy import Policy
+from freezethaw.prefer import trajectory
+from freezethaw.prefer.file import utility_of
 from freezethaw.problems import Bounds, UtilityFunction, describe_problem, differences
 from freezethaw.records import (
     Best,
@@ -66,6 +68,8 @@ from freezethaw.utility import Custom, Unavailable, Utility
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from freezethaw.preference import Fit
 
 OVERHEAD = 0.1
 """`epochs_per_decision="auto"` keeps deciding under this share of the training time …"""
@@ -143,7 +147,7 @@ class Study:
         initial: float | None = None,
         soft: tuple[float, float] | None = None,
         metric: str = "score",
-        utility: Utility | UtilityFunction | None = None,
+        utility: Utility | UtilityFunction | str | Path | None = None,
         budget: float | None = None,
         seed: int = 0,
         first: Sequence[Params] = (),
@@ -162,7 +166,7 @@ class Study:
             initial=initial,
             soft=soft,
             metric=metric,
-            utility=utility,
+            utility=utility_of(utility, goal=goal, bounds=bounds, metric=metric),
             budget=budget,
             seed=seed,
             first=first,
@@ -235,6 +239,15 @@ class Study:
             self._append(UtilityChanged(utility=utility.to_json()))
         if isinstance(utility, Custom):
             self._fold.use_utility(utility)
+
+    def prefer(
+        self, better: tuple[float, float], worse: tuple[float, float], *, equal: bool = False
+    ) -> Fit:
+        """Prefer one (spent, score) to another; the utility so far, for `use_utility`."""
+        said = trajectory.preferred(self.problem, better, worse, equal=equal)
+        self._lock()
+        self._append(said)
+        return trajectory.fit_of(self.problem, self._fold.preferences)
 
     def __repr__(self) -> str:
         where = "in memory" if self._storage is None else self._storage

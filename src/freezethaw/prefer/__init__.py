@@ -1,0 +1,1 @@
+"""Asking people what a result is worth to them: `freezethaw prefer`."""
