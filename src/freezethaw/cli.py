@@ -315,6 +315,24 @@ def overhead(
         typer.echo(to_markdown(rows))
 
 
+@bench_app.command(name="preference")
+def preference_command(
+    out: Annotated[Path | None, typer.Option(help="Also write the page to this file.")] = None,
+    quick: Annotated[bool, typer.Option(help="Toy size: shows that it runs.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """How well questions find out a utility, and what a wrong one would cost."""
+    from freezethaw.bench.preference import measure, to_markdown
+
+    found = measure(quick=quick, log=(lambda _: None) if json_ else typer.echo)
+    if json_:
+        typer.echo(json.dumps(found, allow_nan=False))
+    if out is not None:
+        _write(out, to_markdown(found))
+    elif not json_:
+        typer.echo(to_markdown(found))
+
+
 def _open(path: Path, name: str | None) -> StudyView:
     with Study.open(path, name) as study:
         return view_of(study)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.special import expit
@@ -88,28 +88,73 @@ def _draw_steps(total: float, rng: np.random.Generator) -> tuple[tuple[float, fl
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Guesses:
+    """Prices that are thought possible before any answer, and what they say of some choices."""
+
+    powers: Array
+    """[guess, term, (a, c)], a = 0 where there are fewer terms."""
+    steps: Array
+    """[guess, step, (edge, size)], size = 0 where there are fewer steps."""
+    choices: Pairs
+    """What a utility is for: choices like these."""
+
+    def prices(self, x: Array) -> Array:
+        """Return [guess, place]."""
+        total = np.zeros((len(self.powers), len(x)))
+        for term in range(self.powers.shape[1]):
+            total += self.powers[:, term, :1] * x ** self.powers[:, term, 1:]
+        for step in range(self.steps.shape[1]):
+            total += self.steps[:, step, 1:] * (x > self.steps[:, step, :1])
+        return total
+
+    def advantages(self, pairs: Pairs) -> Array:
+        """Return [guess, pair]: by how much each finds the dearer outcome better."""
+        advantage: Array = pairs.gain - (self.prices(pairs.dear) - self.prices(pairs.cheap))
+        return advantage
+
+    @cached_property
+    def at_parts(self) -> Array:
+        """[guess, place]: each price at 0, 1/PARTS, …, 1 of the budget."""
+        return self.prices(np.linspace(0, 1, PARTS + 1))
+
+    @cached_property
+    def on_choices(self) -> Array:
+        """[guess, choice]: whether each takes the dearer outcome."""
+        return (self.advantages(self.choices) > 0).astype(np.float64)
+
+
+@lru_cache(maxsize=4)
+def guesses_of(form: Form | None, seed: int) -> Guesses:
+    """Return the guesses at a price of this form, or of any."""
+    rng = np.random.default_rng([seed, 1])
+    drawn = draw_prices(form, N_GUESSES, rng)
+    return Guesses(
+        powers=_padded([price.powers for price in drawn], empty=(0.0, 1.0)),
+        steps=_padded([price.steps for price in drawn], empty=(1.0, 0.0)),
+        choices=meaningful_pairs(N_CHOICES, rng),
+    )
+
+
+def _padded(terms: Sequence[tuple[tuple[float, float], ...]], empty: tuple[float, float]) -> Array:
+    longest = max(map(len, terms))
+    return np.array([[*own, *[empty] * (longest - len(own))] for own in terms]).reshape(
+        len(terms), longest, 2
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Crowd:
     """Guesses at somebody's price, weighted by their answers."""
 
-    prices: Array
-    """[guess, place]: each guess's price at 0, 1/PARTS, …, 1 of the budget."""
+    guesses: Guesses
     weights: Array
     """[guess], summing to 1."""
-    choices: Pairs
-    """What a utility is for: choices like these."""
-    on_choices: Array
-    """[guess, pair]: by how much a guess finds the dearer outcome better."""
 
     @cached_property
     def doubt(self) -> float:
         """The share of choices that the truth would probably make otherwise than the crowd."""
-        says_dear = self.weights @ (self.on_choices > 0)
+        says_dear = self.weights @ self.guesses.on_choices
         return float(np.minimum(says_dear, 1 - says_dear).mean())
-
-    @property
-    def size(self) -> float:
-        """How many guesses the weights amount to."""
-        return float(1 / np.square(self.weights).sum())
 
 
 def crowd_of(
@@ -122,29 +167,12 @@ def crowd_of(
     seed: int = 0,
 ) -> Crowd:
     """Return what the answers leave of all guesses."""
-    rng = np.random.default_rng([seed, 1])
-    guesses = draw_prices(form, N_GUESSES, rng)
-    choices = meaningful_pairs(N_CHOICES, rng)
+    guesses = guesses_of(form, seed)
     pairs = pairs_of(answers, stakes)
-    logs = _log_likelihoods(guesses, pairs, tau, lapse)
+    p = lapse / 2 + (1 - lapse) * expit(guesses.advantages(pairs) / tau)
+    logs = (pairs.label * np.log(p) + (1 - pairs.label) * np.log1p(-p)).sum(axis=1)
     weights = np.exp(logs - logs.max())
-    places = np.linspace(0, 1, PARTS + 1)
-    rises = [price(choices.dear) - price(choices.cheap) for price in guesses]
-    return Crowd(
-        prices=np.stack([price(places) for price in guesses]),
-        weights=weights / weights.sum(),
-        choices=choices,
-        on_choices=choices.gain - np.stack(rises),
-    )
-
-
-def _log_likelihoods(guesses: Sequence[Price], pairs: Pairs, tau: float, lapse: float) -> Array:
-    if not len(pairs):
-        return np.zeros(len(guesses))
-    rises = np.stack([price(pairs.dear) - price(pairs.cheap) for price in guesses])
-    p = lapse / 2 + (1 - lapse) * expit((pairs.gain - rises) / tau)
-    logs: Array = (pairs.label * np.log(p) + (1 - pairs.label) * np.log1p(-p)).sum(axis=1)
-    return logs
+    return Crowd(guesses=guesses, weights=weights / weights.sum())
 
 
 def next_question(
@@ -217,7 +245,7 @@ def _information(pairs: Array, crowd: Crowd, tau: float) -> Array:
     below = np.minimum(place.astype(int), PARTS - 1)
     share = place - below
     kept = crowd.weights > 1e-6
-    prices, weights = crowd.prices[kept], crowd.weights[kept]
+    prices, weights = crowd.guesses.at_parts[kept], crowd.weights[kept]
     at = prices[:, below] * (1 - share) + prices[:, below + 1] * share  # [guess, question, outcome]
     p = expit(((y[:, 1] - y[:, 0]) - (at[:, :, 1] - at[:, :, 0])) / tau)
     return _entropy(weights @ p) - weights @ _entropy(p)

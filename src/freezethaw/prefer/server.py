@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -41,6 +42,16 @@ FILES = {
 }
 
 
+class _Quiet(ThreadingHTTPServer):
+    """A browser that is closed in the middle of a reply is no error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class PreferServer:
     """Serves one session until somebody is done with it."""
 
@@ -52,7 +63,7 @@ class PreferServer:
         """Set when somebody has said so on the page."""
         self._lock = threading.Lock()
         try:
-            self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+            self._http = _Quiet(("127.0.0.1", port), _handler(self))
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise PreferenceError(
@@ -60,7 +71,6 @@ class PreferServer:
                     "or none to take a free one"
                 ) from error
             raise
-        self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
 
     @property
