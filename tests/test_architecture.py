@@ -24,6 +24,7 @@ FLOORS = {
     "core": """
         errors records seeds wording units sentences
         parameters space scale cost utility stopping
+        preference questions
         candidates extrapolator acquisition events policy problems
         """,
     "tables and network": """
@@ -32,10 +33,13 @@ FLOORS = {
         """,
     "shells": """
         isolation memory checkpoints trial trials executors
-        storage told study
+        storage told
+        prefer.file prefer.trajectory study
         report.view report.svg report.words report.plot report.charts report.text report.page report
         live views loop
-        config demo bench.overhead bench cli __main__
+        config demo
+        prefer.words prefer.session prefer.screen prefer.server prefer.command prefer
+        bench.overhead bench.replay bench.preference bench cli __main__
         """,
 }
 CORE, NETWORK, SHELLS = (names.split() for names in FLOORS.values())

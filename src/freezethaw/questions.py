@@ -35,7 +35,7 @@ N_CHOICES = 400
 """Pairs that stand for the choices which a utility is for."""
 ENOUGH = 0.02
 """When so small a share of choices would probably be made otherwise, asking ends."""
-FEWEST = 4
+FEWEST = 6
 """Answers, before anything is thought to be known."""
 PARTS = 20
 """Outcomes that are asked about lie at twentieths of the budget, to be read easily."""

@@ -63,6 +63,7 @@ function show(found) {
   }
   $("undo").disabled = found.n === 0;
   $("done").disabled = found.n === 0;
+  $("back").hidden = found.finished || found.n === 0;
   $("more").hidden = found.finished || !found.question;
   $("finish").hidden = found.finished;
   $("end-text").textContent = endText(found);
@@ -106,7 +107,7 @@ function list(id, texts) {
 // ── the chart: y is the score, x the cost, both as shares ────────────────────────────────────────
 
 const px = (x) => BOX.left + x * (BOX.right - BOX.left);
-const py = (y) => BOX.bottom - Math.min(1.02, Math.max(-0.02, y)) * (BOX.bottom - BOX.top);
+const py = (y) => BOX.bottom - y * (BOX.bottom - BOX.top);
 
 function mark(name, attributes, text) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -122,7 +123,7 @@ function draw(found, over) {
   marks.push(mark("text", { x: BOX.left - 8, y: BOX.top + 10, "text-anchor": "end" }, score[1]));
   marks.push(mark("text", { x: BOX.left, y: BOX.bottom + 20 }, cost[0]));
   marks.push(mark("text", { x: BOX.right, y: BOX.bottom + 20, "text-anchor": "end" }, cost[1]));
-  if (found.curves) marks.push(...indifference(found.curves));
+  $("curves").replaceChildren(...(found.curves ? indifference(found.curves) : []));
   for (const { points } of found.asked) {
     const [[x1, y1], [x2, y2]] = points;
     marks.push(mark("line", { class: "link", x1: px(x1), y1: py(y1), x2: px(x2), y2: py(y2) }));
@@ -156,7 +157,7 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button || button.disabled) return;
   if (button.dataset.choice) act({ do: "answer", choice: button.dataset.choice });
-  else if (button.id === "undo") act({ do: "undo" });
+  else if (button.id === "undo" || button.id === "back") act({ do: "undo" });
   else if (button.id === "done" || button.id === "finish") act({ do: "done" });
   else if (button.id === "more") {
     asksMore = true;

@@ -62,8 +62,9 @@ class PreferServer:
         self.done = threading.Event()
         """Set when somebody has said so on the page."""
         self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"prefer": self})
         try:
-            self._http = _Quiet(("127.0.0.1", port), _handler(self))
+            self._http = _Quiet(("127.0.0.1", port), handler)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise PreferenceError(
@@ -159,65 +160,68 @@ class PreferServer:
         }
 
 
-def _handler(server: PreferServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self._name()
-            if name == "state":
-                self._send_json(HTTPStatus.OK, server.state())
-            elif name in FILES:
-                file, kind = FILES[name]
-                text = resources.files("freezethaw.prefer").joinpath(file).read_bytes()
-                self._send(HTTPStatus.OK, text, kind)
-            else:
-                self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
+class _Handler(BaseHTTPRequestHandler):
+    """Requests to one server's page."""
 
-        def do_POST(self) -> None:
-            if self._name() != "act":
-                self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
-                return
-            self._guarded(self._act)
+    prefer: PreferServer
 
-        def _act(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            request = json.loads(self.rfile.read(min(length, MOST_BYTES)))
-            if not isinstance(request, dict):
-                raise ValueError("not an object")
-            self._send_json(*server.act(request))
+    def do_GET(self) -> None:
+        """Send the page, its files or the state."""
+        name = self._name()
+        if name == "state":
+            self._send_json(HTTPStatus.OK, self.prefer.state())
+        elif name in FILES:
+            file, kind = FILES[name]
+            text = resources.files("freezethaw.prefer").joinpath(file).read_bytes()
+            self._send(HTTPStatus.OK, text, kind)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
 
-        def _guarded(self, act: Callable[[], None]) -> None:
-            try:
-                act()
-            except FreezeThawError as error:
-                # The answer was not taken: the page says why and keeps its question.
-                self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
-            except ValueError:
-                self._send_json(HTTPStatus.BAD_REQUEST, {"error": "not a request of this page"})
+    def do_POST(self) -> None:
+        """Do what the page asks for."""
+        if self._name() != "act":
+            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
+            return
+        self._guarded(self._act)
 
-        def _name(self) -> str | None:
-            """Return what is asked for below the token; None without the token."""
-            host = (self.headers.get("Host") or "").rpartition(":")[0]
-            parts = self.path.split("?")[0].split("/")
-            right = len(parts) == 3 and secrets.compare_digest(
-                parts[1].encode(), server.token.encode()
-            )
-            # Another site's name that leads to this machine is not this page.
-            return parts[2] if right and host in ("127.0.0.1", "localhost") else None
+    def _act(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        request = json.loads(self.rfile.read(min(length, MOST_BYTES)))
+        if not isinstance(request, dict):
+            raise ValueError("not an object")
+        self._send_json(*self.prefer.act(request))
 
-        def _send_json(self, status: HTTPStatus, data: dict[str, Any]) -> None:
-            text = json.dumps(data, allow_nan=False).encode()
-            self._send(status, text, "application/json")
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except FreezeThawError as error:
+            # The answer was not taken: the page says why and keeps its question.
+            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
+        except ValueError:
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": "not a request of this page"})
 
-        def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-            self.send_response(status)
-            for name, value in HEADERS.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def _name(self) -> str | None:
+        """Return what is asked for below the token; None without the token."""
+        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        parts = self.path.split("?")[0].split("/")
+        right = len(parts) == 3 and secrets.compare_digest(
+            parts[1].encode(), self.prefer.token.encode()
+        )
+        # Another site's name that leads to this machine is not this page.
+        return parts[2] if right and host in ("127.0.0.1", "localhost") else None
 
-        def log_message(self, *_: object) -> None:
-            """Keep quiet: the terminal shows the address and the end."""
+    def _send_json(self, status: HTTPStatus, data: dict[str, Any]) -> None:
+        text = json.dumps(data, allow_nan=False).encode()
+        self._send(status, text, "application/json")
 
-    return Handler
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet: the terminal shows the address and the end."""

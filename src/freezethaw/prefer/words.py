@@ -57,15 +57,18 @@ def sentence(fit: Fit) -> str:
     """Return what the utility says, in one sentence."""
     stakes = fit.stakes
     whole = float(fit.price(1.0))
+    piece, name = a_piece(stakes)
+    share = min(1.0, piece / stakes.budget)
     if whole < SMALL:
+        most = float(fit.price_band([1.0])[1][0])
+        if most > 20 * SMALL:
+            return f"So far, {name} may be worth up to {points_text(most * share, stakes)} to you."
         return (
             f"Cost hardly matters to you within {amount(stakes.budget, stakes.unit)}: "
             "the best score within the budget is what counts."
         )
     if fit.form == "staircase":
         return _of_steps(fit)
-    piece, name = a_piece(stakes)
-    share = min(1.0, piece / stakes.budget)
     average = whole * share
     verb = "are" if name.endswith("s") and stakes.unit == "epochs" else "is"
     low, high = (float(bound[0]) * share for bound in fit.price_band([1.0]))
