@@ -39,7 +39,7 @@ FLOORS = {
         live views loop
         config demo
         prefer.words prefer.session prefer.screen prefer.server prefer.command prefer
-        bench.overhead bench.replay bench.preference bench cli __main__
+        bench.overhead bench.replay bench.preference bench.preference_figures bench cli __main__
         """,
 }
 CORE, NETWORK, SHELLS = (names.split() for names in FLOORS.values())

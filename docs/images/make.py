@@ -1,8 +1,9 @@
-"""The pictures of the README, from a demo's study (needs Chromium).
+"""The pictures of the README and of the page of questions (needs Chromium).
 
     freezethaw demo && python docs/images/make.py freezethaw-demo/study.db
 
-The live view is drawn as it was in the middle of the study; the report is the page itself.
+The live view is drawn as it was in the middle of the study; the report is the page itself. The page
+of questions is shown after six answers of somebody to whom an hour is worth 1.5 points.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from rich.terminal_theme import MONOKAI
 from freezethaw import report
 from freezethaw.events import Decided, Fold
 from freezethaw.live import LiveView
+from freezethaw.prefer.server import PreferServer
+from freezethaw.prefer.session import Session
+from freezethaw.preference import Stakes
 from freezethaw.storage import create_log, open_log
 from freezethaw.study import Study
 from freezethaw.views import view_of
@@ -36,15 +40,28 @@ MIDDLE = 0.6
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
     storage = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         live, page = Path(folder) / "live.html", Path(folder) / "report.html"
         live.write_text(live_page(storage), encoding="utf-8")
         with Study.open(storage) as study:
             page.write_text(report.html(view_of(study)), encoding="utf-8")
-        photograph(live, HERE / "live.png", width=900, height=506)
-        photograph(page, HERE / "report.png", width=1180, height=1480)
+        photograph(live.as_uri(), HERE / "live.png", width=900, height=506)
+        photograph(page.as_uri(), HERE / "report.png", width=1180, height=1480)
+        session = answered(Path(folder) / "utility.json")
+        with PreferServer(session, most=10) as server:
+            photograph(server.address, HERE / "prefer.png", width=820, height=860)
+
+
+def answered(path: Path) -> Session:
+    """The session of somebody who has answered six questions."""
+    session = Session(path, Stakes(budget=72_000, unit="seconds"), metric="accuracy")
+    for _ in range(6):
+        assert session.question is not None
+        worth = [y - 0.3 * x for x, y in map(session.stakes.place, session.question)]
+        session.answer("first" if worth[0] > worth[1] else "second")
+    return session
 
 
 def live_page(storage: Path) -> str:
@@ -71,7 +88,7 @@ pre {{ font: 14px/1.25 "DejaVu Sans Mono", monospace; margin: 0 }}
 </style><pre>{code}</pre>"""
 
 
-def photograph(page: Path, picture: Path, *, width: int, height: int) -> None:
+def photograph(address: str, picture: Path, *, width: int, height: int) -> None:
     """Have a browser draw the page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -79,7 +96,7 @@ def photograph(page: Path, picture: Path, *, width: int, height: int) -> None:
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             [browser, *OPTIONS, f"--user-data-dir={profile}", f"--screenshot={picture}",
-             f"--window-size={width},{height}", page.as_uri()],
+             f"--window-size={width},{height}", "--virtual-time-budget=3000", address],
             check=True, capture_output=True,
         )  # fmt: skip
 

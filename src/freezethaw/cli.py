@@ -333,6 +333,18 @@ def preference_command(
         typer.echo(to_markdown(found))
 
 
+@bench_app.command()
+def preference_figures(
+    out: Annotated[Path, typer.Option(help="The folder for them.")] = Path("results"),
+    task: Annotated[str, typer.Option(help="Of `tabular`: whose trajectory is shown.")] = "vehicle",
+) -> None:
+    """Draw true and fitted utilities, and the user who prefers what lies above a trajectory."""
+    from freezethaw.bench.preference_figures import write_figures
+
+    for path in write_figures(out, task):
+        typer.echo(str(path))
+
+
 def _open(path: Path, name: str | None) -> StudyView:
     with Study.open(path, name) as study:
         return view_of(study)

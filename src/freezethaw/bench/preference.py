@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from freezethaw.bench.overhead import machine
 from freezethaw.bench.replay import regret, replay
-from freezethaw.preference import Answer, Array, Fit, Form, Outcome, Price, Stakes, fit, trivial
+from freezethaw.preference import Answer, Array, Fit, Form, Outcome, Price, Stakes, fit
 from freezethaw.questions import (
     Question,
     crowd_of,
@@ -32,6 +32,8 @@ Log = Callable[[str], Any]
 
 STAKES = Stakes(budget=300.0)
 FRESH_PAIRS = 4000
+FIRST = 51
+"""The first epoch that the user of a trajectory is asked about, as in the paper."""
 POWERS: dict[Form, float] = {"linear": 1.0, "quadratic": 2.0, "square_root": 0.5}
 
 
@@ -215,22 +217,37 @@ def measure(*, quick: bool, log: Log) -> dict[str, list[Row]]:
 # ── the paper's simulated user, who prefers whatever lies above a trajectory ─────────────────────
 
 
-def trajectory_answers(best: Array, rng: np.random.Generator, *, same_cost: bool) -> list[Answer]:
-    """Answers of a user who always prefers an outcome above a trajectory to one below it.
+def same_cost_answers(best: Array, rng: np.random.Generator) -> list[Answer]:
+    """Answers as the paper prints them: above a trajectory or below it, at the same cost.
 
-    As printed in the paper, both outcomes of a pair have the same cost: nothing can be learned from
-    them, as the better one is no dearer. Otherwise the lower outcome lies at another cost, and only
-    pairs are kept in which neither dominates.
+    One outcome is better and no dearer: a cost that is taken off both says nothing about itself.
     """
     answers = []
-    n = len(best) - 1
-    for b in range(51, n + 1):
-        other = b if same_cost else int(rng.integers(51, n + 1))
+    for b in range(FIRST, len(best)):
         up = Outcome(float(b), float(rng.uniform(best[b], 1.0)))
-        down = Outcome(float(other), float(rng.uniform(0.0, best[other])))
-        told = Answer(up, down, "first")
-        if same_cost or not trivial(told, STAKES):
-            answers.append(told)
+        down = Outcome(float(b), float(rng.uniform(0.0, best[b])))
+        answers.append(Answer(up, down, "first"))
+    return answers
+
+
+def meaningful_answers(best: Array, rng: np.random.Generator) -> list[Answer]:
+    """Answers of the same user about outcomes of different costs, neither of which dominates.
+
+    The upper one may be the dearer; it is the cheaper one where the trajectory rises enough to
+    leave room for a lower one that is dearer and better.
+    """
+    answers = []
+    for b in range(FIRST, len(best)):
+        other = int(rng.integers(FIRST, len(best)))
+        early, late = sorted((b, other))
+        if early == late:
+            continue
+        up = Outcome(float(late), float(rng.uniform(best[late], 1.0)))
+        down = Outcome(float(early), float(rng.uniform(0.0, best[early])))
+        answers.append(Answer(up, down, "first"))
+        if best[late] > best[early]:
+            low, high = np.sort(rng.uniform(best[early], best[late], 2)).tolist()
+            answers.append(Answer(Outcome(float(early), low), Outcome(float(late), high), "first"))
     return answers
 
 
