@@ -257,10 +257,11 @@ def prefer(
     budget: Annotated[
         str | None, typer.Option(help="The most that may be spent: 300, 20h, '$20'.")
     ] = None,
-    goal: Annotated[str, typer.Option(help="maximize or minimize.")] = "maximize",
+    goal: Annotated[str | None, typer.Option(help="maximize (the default) or minimize.")] = None,
     bounds: Annotated[
-        tuple[float, float], typer.Option(help="The lowest and highest score to ask about.")
-    ] = (0.0, 1.0),
+        tuple[float, float] | None,
+        typer.Option(help="The lowest and highest score to ask about; default 0 1."),
+    ] = None,
     rate: Annotated[
         str | None, typer.Option(help="The price of an hour, for a budget in money: '$2.5/h'.")
     ] = None,

@@ -378,7 +378,7 @@ class Fold:
 
     def apply(self, event: Event) -> None:
         """Fold one."""
-        if not isinstance(event, Replayed):
+        if not isinstance(event, Replayed | Preferred):
             self.stop = None
         getattr(self, f"_on_{event.kind}")(event)
 

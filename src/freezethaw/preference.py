@@ -102,17 +102,20 @@ class Stakes:
             raise PreferenceError(
                 f"spent {outcome.spent:g}: an outcome lies within the budget, 0 to {self.budget:g}"
             )
-        if not (low <= outcome.best <= high):
+        slack = 1e-9 * self.span  # of rounding alone
+        if not (low - slack <= outcome.best <= high + slack):
             raise PreferenceError(
                 f"score {outcome.best:g}: an outcome lies within the bounds, {low:g} to {high:g}"
             )
-        share = (outcome.best - low) / self.span
-        return outcome.spent / self.budget, share if self.goal == "maximize" else 1 - share
+        share = min(max((outcome.best - low) / self.span, 0.0), 1.0)
+        x = min(outcome.spent / self.budget, 1.0)
+        return x, share if self.goal == "maximize" else 1 - share
 
     def outcome(self, x: float, y: float) -> Outcome:
         """Return the outcome at a place."""
         share = y if self.goal == "maximize" else 1 - y
-        return Outcome(x * self.budget, self.bounds[0] + share * self.span)
+        low, high = self.bounds
+        return Outcome(x * self.budget, min(max(low + share * self.span, low), high))
 
 
 # ── prices ───────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +150,7 @@ class Price:
         steps = sorted((edge, step) for edge, step in self.steps if step > 0)
         n_parts = len(powers) + bool(steps)
         if not n_parts:
-            return hard_budget(**common)  # type: ignore[arg-type]
+            return replace(hard_budget(**common), goal=stakes.goal)  # type: ignore[arg-type]
         # A mix weighs its parts: each is made n times as dear and weighs an nth.
         parts = [power(alpha=n_parts * scale * a, c=c, **common) for a, c in powers]  # type: ignore[arg-type]
         if steps:
@@ -158,7 +161,10 @@ class Price:
                 for (edge, _), end, total in zip(steps, ends, sums, strict=True)
             ]
             parts.append(staircase(rungs, **common))  # type: ignore[arg-type]
-        return parts[0] if n_parts == 1 else mix([(1 / n_parts, part) for part in parts])
+        parts = [replace(part, goal=stakes.goal) for part in parts]
+        if n_parts == 1:
+            return parts[0]
+        return replace(mix([(1 / n_parts, part) for part in parts]), goal=stakes.goal)
 
 
 # ── the fit ──────────────────────────────────────────────────────────────────────────────────────
@@ -260,7 +266,7 @@ def fit(
         raise PreferenceError("no answers: a utility is fitted to at least one")
     if form is not None and form not in FORMS:
         raise PreferenceError(f"form {form!r}: known are {', '.join(FORMS)}")
-    shares = None if edges is None else tuple(edge / stakes.budget for edge in edges)
+    shares = None if edges is None else tuple(sorted({edge / stakes.budget for edge in edges}))
     settings = _Settings(tau=tau or TAU, lapse=lapse, edges=shares)
     if tau is None:
         settings = replace(settings, tau=_best_tau(pairs, form or "power", settings))
@@ -392,7 +398,7 @@ def _solve(shapes: _Shapes, pairs: Pairs, settings: _Settings) -> _Shapes:
     objective = _objective(shapes, pairs, settings)
     best: tuple[float, Array] | None = None
     # Slips make the loss bend both ways: more than one start finds the lowest place.
-    for first in (0.1, 0.5) if n > 1 else (0.03, 0.2, 0.5, 1.0):
+    for first in (0.3,) if shapes.edges else (0.1, 0.5) if n > 1 else (0.03, 0.2, 0.5, 1.0):
         start = np.full(n, first / n)
         limits: list[tuple[float | None, float | None]] = [(0.0, None)] * n
         if shapes.free_power:

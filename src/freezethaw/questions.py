@@ -37,6 +37,8 @@ ENOUGH = 0.02
 """When so small a share of choices would probably be made otherwise, asking ends."""
 FEWEST = 6
 """Answers, before anything is thought to be known."""
+FEWEST_GUESSES = 20
+"""Of which the crowd must still consist: the few that are left of many need not be right."""
 PARTS = 20
 """Outcomes that are asked about lie at twentieths of the budget, to be read easily."""
 SCORE_PARTS = 100
@@ -150,11 +152,22 @@ class Crowd:
     weights: Array
     """[guess], summing to 1."""
 
-    @cached_property
-    def doubt(self) -> float:
-        """The share of choices that the truth would probably make otherwise than the crowd."""
+    @property
+    def size(self) -> float:
+        """How many guesses the weights amount to."""
+        return float(1 / np.square(self.weights).sum())
+
+    def doubt(self, price: Price | None = None) -> float:
+        """Return the share of choices that the truth would probably make otherwise.
+
+        Otherwise than this price, or than most of the crowd. With few guesses left it says little.
+        """
         says_dear = self.weights @ self.guesses.on_choices
-        return float(np.minimum(says_dear, 1 - says_dear).mean())
+        if price is None:
+            return float(np.minimum(says_dear, 1 - says_dear).mean())
+        choices = self.guesses.choices
+        takes_dear = choices.gain > price(choices.dear) - price(choices.cheap)
+        return float(np.where(takes_dear, 1 - says_dear, says_dear).mean())
 
 
 def crowd_of(
@@ -191,7 +204,7 @@ def next_question(
     """
     asked = {_key(stakes, answer.first, answer.second) for answer in answers}
     rng = np.random.default_rng([seed, 2, len(answers)])
-    candidates = _pairs_among(among, stakes) if among else _pairs_anywhere(rng)
+    candidates = _pairs_among(among, stakes) if among else _pairs_anywhere(stakes, rng)
     fresh = [pair for pair in candidates if _place_key(pair) not in asked]
     if not fresh:
         return None
@@ -208,12 +221,17 @@ def next_question(
 Place = tuple[float, float]
 
 
-def _pairs_anywhere(rng: np.random.Generator) -> list[tuple[Place, Place]]:
+def _pairs_anywhere(stakes: Stakes, rng: np.random.Generator) -> list[tuple[Place, Place]]:
     n = 2 * N_CANDIDATES
-    # Nobody has a score before anything was spent.
-    x = 1 + np.sort([rng.choice(PARTS, 2, replace=False) for _ in range(n)], axis=1)
+    amounts = np.linspace(0, 1, PARTS + 1)[1:]  # nobody has a score before anything was spent
+    if stakes.unit == "epochs":
+        amounts = np.unique(np.maximum(1, np.round(amounts * stakes.budget))) / stakes.budget
+    amounts = amounts[amounts <= 1]
+    if len(amounts) < 2:
+        return []
+    x = amounts[np.sort([rng.choice(len(amounts), 2, replace=False) for _ in range(n)], axis=1)]
     y = np.sort([rng.choice(SCORE_PARTS + 1, 2, replace=False) for _ in range(n)], axis=1)
-    x, y = x / PARTS, y / SCORE_PARTS
+    y = y / SCORE_PARTS
     rows = zip(x.tolist(), y.tolist(), strict=True)
     return list({((x1, y1), (x2, y2)) for (x1, x2), (y1, y2) in rows})
 
@@ -264,6 +282,7 @@ def random_question(stakes: Stakes, rng: np.random.Generator) -> Question:
     return question if rng.random() < 0.5 else (question[1], question[0])
 
 
-def enough(answers: Sequence[Answer], crowd: Crowd) -> bool:
-    """Whether another answer would hardly change any choice."""
-    return len(answers) >= FEWEST and crowd.doubt < ENOUGH
+def enough(answers: Sequence[Answer], crowd: Crowd, price: Price) -> bool:
+    """Whether another answer would hardly change any choice that this fitted price makes."""
+    known = len(answers) >= FEWEST and crowd.size >= FEWEST_GUESSES
+    return known and crowd.doubt(price) < ENOUGH

@@ -245,9 +245,10 @@ class Study:
     ) -> Fit:
         """Prefer one (spent, score) to another; the utility so far, for `use_utility`."""
         said = trajectory.preferred(self.problem, better, worse, equal=equal)
+        found = trajectory.fit_of(self.problem, (*self._fold.preferences, said))
         self._lock()
         self._append(said)
-        return trajectory.fit_of(self.problem, self._fold.preferences)
+        return found
 
     def __repr__(self) -> str:
         where = "in memory" if self._storage is None else self._storage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ class Asked:
     """The options of the command."""
 
     budget: str | None
-    goal: str
-    bounds: tuple[float, float]
+    goal: str | None
+    bounds: tuple[float, float] | None
     rate: str | None
     metric: str | None
     form: str | None
@@ -59,7 +59,7 @@ def ask(asked: Asked, console: Console) -> dict[str, Any]:
         "path": str(session.path),
         "answers": len(session.answers),
         "enough": session.is_enough,
-        "doubt": session.crowd.doubt,
+        "doubt": session.doubt,
         "form": found.form if found else None,
         "utility": found.utility.to_json() if found else None,
         "sentence": sentence(found) if found else None,
@@ -72,13 +72,16 @@ def _session(asked: Asked, console: Console) -> Session:
     form = _form(asked.form)
     if asked.out.exists() and not asked.fresh:
         session = Session.resume(asked.out, among=among, seed=asked.seed)
-        if stakes is not None and stakes != session.stakes:
+        if stakes is None:
+            stakes = _as_asked(asked, session.stakes)
+        if stakes != session.stakes:
             raise PreferenceError(
                 f"{asked.out}: holds answers about {_about(session.stakes)}, and now it is "
                 f"{_about(stakes)}; give another --out, or --fresh to begin anew"
             )
-        if form is not None:
-            session.form = form
+        if form not in (None, session.form) or asked.metric not in (None, session.metric):
+            session.form, session.metric = form or session.form, asked.metric or session.metric
+            session.save()
         if session.answers:
             console.print(f"Going on with {len(session.answers)} answers of {asked.out}.")
         return session
@@ -89,6 +92,12 @@ def _session(asked: Asked, console: Console) -> Session:
     )
     session.save()  # whether it can be written should be known before the first question
     return session
+
+
+def _as_asked(asked: Asked, stakes: Stakes) -> Stakes:
+    """Return a file's stakes with what the command line says otherwise, without a budget."""
+    goal = stakes.goal if asked.goal is None else _goal(asked.goal)
+    return replace(stakes, goal=goal, bounds=asked.bounds or stakes.bounds)
 
 
 def _about(stakes: Stakes) -> str:
@@ -116,8 +125,8 @@ def _stakes(asked: Asked) -> tuple[Stakes | None, list[Outcome]]:
         raise PreferenceError(f"--budget {asked.budget}: money needs --rate '$2.5/h' beside it")
     return Stakes(
         budget=budget,
-        goal=_goal(asked.goal),
-        bounds=asked.bounds,
+        goal=_goal(asked.goal or "maximize"),
+        bounds=asked.bounds or (0.0, 1.0),
         unit=unit,
         rate=rate if unit == "money" else None,
     ), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 from collections.abc import Callable, Iterator
 
@@ -51,7 +52,7 @@ def _show(session: Session, most: int, console: Console) -> None:
     found = session.fit
     if found is not None:
         console.print(f"[dim]So far: {sentence(found)}[/]", highlight=False)
-        doubt = percent(session.crowd.doubt, 1)
+        doubt = percent(session.doubt, 1)
         console.print(f"[dim]About {doubt} of choices are still in doubt.[/]", highlight=False)
     for remark in session.remarks[-2:]:
         console.print(f"[yellow]{remark}[/]", highlight=False)
@@ -74,7 +75,7 @@ def show_end(session: Session, console: Console, *, done: bool) -> None:
         console.print("No answers, no utility. The same command asks again.")
         return
     if done and session.is_enough:
-        doubt = percent(session.crowd.doubt, 1)
+        doubt = percent(session.doubt, 1)
         console.print(
             f"That is enough: another answer would hardly change a choice ({doubt} in doubt).\n"
         )
@@ -118,6 +119,6 @@ def _read_line() -> str:
 
 def _read_key() -> str:
     key = sys.stdin.read(1)
-    if key == "\x1b":
+    if key == "\x1b" and select.select([sys.stdin], [], [], 0.05)[0]:  # Escape alone is no arrow
         key += sys.stdin.read(2)
     return ARROWS.get(key, key.lower())

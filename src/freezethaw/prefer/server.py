@@ -122,7 +122,7 @@ class PreferServer:
             "enough": enough,
             "rest": n >= self.most,
             "question": question and [self._outcome(outcome) for outcome in question],
-            "doubt": percent(session.crowd.doubt, 1),
+            "doubt": percent(session.doubt, 1),
             "sentence": sentence(found) if found else None,
             "remarks": session.remarks,
             "path": str(session.path),

@@ -80,9 +80,16 @@ class Session:
         return self._fit
 
     @property
+    def doubt(self) -> float:
+        """The share of choices that would probably be made otherwise than the fit makes them."""
+        found = self.fit
+        return self.crowd.doubt(found.price if found else None)
+
+    @property
     def is_enough(self) -> bool:
         """Whether another answer would hardly change a choice."""
-        return enough(self.answers, self.crowd)
+        found = self.fit
+        return found is not None and enough(self.answers, self.crowd, found.price)
 
     @property
     def remarks(self) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from freezethaw.errors import PreferenceError
 from freezethaw.events import Preferred, Problem
-from freezethaw.preference import Answer, Fit, Outcome, Stakes, fit
+from freezethaw.preference import Answer, Fit, Outcome, Stakes, against_reason, fit
 from freezethaw.records import History
 
 Pair = tuple[float, float]
@@ -54,16 +54,39 @@ def outcomes_of(history: History, stakes: Stakes) -> list[Outcome]:
 def preferred(problem: Problem, better: Pair, worse: Pair, *, equal: bool) -> Preferred:
     """Return the event that says so, its outcomes checked."""
     stakes = stakes_of(problem)
-    for spent, best in (better, worse):
-        stakes.place(Outcome(spent, best))
+    try:
+        first, second = (_worth(Outcome(*map(float, pair)), problem) for pair in (better, worse))
+    except (TypeError, ValueError):
+        raise PreferenceError(
+            f"prefer({better!r}, {worse!r}): an outcome is a pair of numbers, (spent, score)"
+        ) from None
+    answer = Answer(first, second, "tie" if equal else "first")
+    if against_reason(answer, stakes):
+        raise PreferenceError(
+            f"{tuple(better)} preferred to {tuple(worse)}: it costs more and is no better, or is "
+            "worse and costs no less; no utility explains that. Outcomes are (spent, score)"
+        )
     return Preferred(
-        first=list(map(float, better)),
-        second=list(map(float, worse)),
-        choice="tie" if equal else "first",
+        first=[first.spent, first.best], second=[second.spent, second.best], choice=answer.choice
     )
 
 
+def _worth(outcome: Outcome, problem: Problem) -> Outcome:
+    """Return the outcome with a score beyond the range of the questions at its end."""
+    low, high = stakes_of(problem).bounds
+    hard_low, hard_high = problem.scale.hard
+    best = outcome.best
+    if hard_low <= best <= hard_high:
+        best = min(max(best, low), high)
+    return Outcome(outcome.spent, best)
+
+
 def fit_of(problem: Problem, events: Sequence[Preferred]) -> Fit:
-    """Return the utility that explains what was said of a study's outcomes."""
+    """Return the utility that explains what was said of a study's outcomes.
+
+    What was said under a larger budget than the present one counts where it lies within.
+    """
+    budget = problem.utility.budget * (1 + 1e-9)
+    events = [e for e in events if max(e.first[0], e.second[0]) <= budget]
     answers = [Answer(Outcome(*e.first), Outcome(*e.second), e.choice) for e in events]
     return fit(answers, stakes_of(problem))

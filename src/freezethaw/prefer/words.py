@@ -92,6 +92,8 @@ def _of_steps(fit: Fit) -> str:
         for edge, size in fit.price.steps
         if size >= SMALL
     ]
+    if not steps:
+        steps = [f"{amount(fit.stakes.budget, fit.stakes.unit)} cost next to nothing"]
     text = ", ".join(steps[:-1]) + " and " + steps[-1] if len(steps) > 1 else steps[0]
     return f"To you, {text}; in between, spending costs nothing."
 
