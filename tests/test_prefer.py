@@ -141,7 +141,7 @@ def test_a_utility_in_a_sentence():
         "points; in between, spending costs nothing."
     )
     unsure = dataclasses.replace(made(Price()), samples=(Price(powers=((0.6, 1.0),)),) * 3)
-    assert sentence(unsure) == "So far, 20 epochs may be worth up to 4 points to you."
+    assert sentence(unsure) == "20 epochs are worth at most 4 points to you."
     assert sentence(made(Price())).startswith("Cost hardly matters to you within 300 epochs")
 
 
@@ -161,12 +161,18 @@ def test_pieces_that_people_think_in(budget, unit, piece):
 def test_odd_answers_are_remarked_on():
     pair = Outcome(30, 0.4), Outcome(200, 0.6)
     always = [Answer(*pair, "second")] * 5
-    assert "Every answer prefers the better outcome" in remarks(always, STAKES)[0]
+    assert remarks(always, STAKES)[0].startswith("Every answer prefers the better outcome: none")
+    never = [Answer(*pair, "first")] * 5
+    assert remarks(never, STAKES)[0].startswith("Every answer prefers the cheaper outcome: none")
     ties = [Answer(*pair, "tie")] * 5
     assert "Every answer is 'I cannot say'" in remarks(ties, STAKES)[0]
     both = [Answer(*pair, "first"), Answer(*pair, "second")]
     assert remarks(both, STAKES)[0].startswith("Answers 1 and 2 contradict each other: 40% for 30")
-    assert remarks(always[:4], STAKES) == []
+    assert remarks(always[:2], STAKES) == []
+    early = [Answer(*pair, "second"), Answer(*pair, "tie"), Answer(*pair, "first")]
+    assert "No question went beyond 200 epochs" not in " ".join(remarks(early, STAKES))
+    long = Stakes(budget=1000)
+    assert "No question went beyond 200 epochs" in " ".join(remarks(early, long))
 
 
 def test_the_picture_rises_to_the_price():
@@ -229,6 +235,7 @@ def test_the_command_asks_saves_and_goes_on(tmp_path):
     assert read_utility(out).to_json() == found["utility"]
     again = run(["--out", str(out), "--fresh", "--budget", "20h"], "q\n")
     assert "No answers, no utility" in again.output
+    assert len(read_file(tmp_path / "u.json~").answers) == 5
     assert read_file(out).stakes == Stakes(budget=72_000, unit="seconds")
 
 
@@ -244,6 +251,10 @@ def test_the_command_asks_saves_and_goes_on(tmp_path):
         (["--budget", "300", "--bounds", "1", "0"], "low below high"),
         (["--budget", "300", "--questions", "0"], "--questions 0: needs at least one"),
         (["--study", "absent.db"], "absent.db"),
+        (["--study", "a.db", "--budget", "3"], "--budget beside --study: a study's own"),
+        (["--budget", "3", "--name", "a"], "--name names a study"),
+        (["--budget", "2h", "--rate", "$2/h"], "give the budget in money"),
+        (["--budget", "1"], "nothing to ask within 1 epochs"),
     ],
 )
 def test_bad_options_are_one_clear_message(arguments, message, tmp_path, monkeypatch):
@@ -258,6 +269,41 @@ def test_a_price_of_an_hour_makes_a_budget_in_money(tmp_path):
     out = tmp_path / "u.json"
     run(["--budget", "300", "--rate", "$2.5/h", "--out", str(out)], "q\n")
     assert read_file(out).stakes == Stakes(budget=300, unit="money", rate=2.5)
+
+
+def test_fresh_replaces_nothing_that_is_no_utility_file(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("print(1)")
+    result = run(["--budget", "300", "--out", str(path), "--fresh"], "1\n")
+    assert "cannot be read" in text_of(result)
+    assert path.read_text() == "print(1)"
+
+
+def test_two_sessions_on_one_file_do_not_undo_each_other(tmp_path):
+    path = answered(tmp_path / "u.json", 2).path
+    one, other = Session.resume(path), Session.resume(path)
+    one.answer("first")
+    with pytest.raises(PreferenceError, match="was changed by somebody else meanwhile"):
+        other.answer("second")
+    assert len(read_file(path).answers) == 3
+    assert len(other.answers) == 2
+
+
+def test_a_form_and_a_metric_named_later_are_kept(tmp_path):
+    path = answered(tmp_path / "u.json", 8).path
+    result = run(["--out", str(path), "--form", "quadratic", "--metric", "f1", "--json"], "q\n")
+    found, content = json.loads(result.stdout), read_file(path)
+    assert (content.form, content.metric) == ("quadratic", "f1")
+    assert content.utility.to_json() == found["utility"]
+    run(["--out", str(path), "--form", "any"], "q\n")
+    assert read_file(path).form is None
+
+
+def test_what_the_command_line_says_otherwise_is_not_ignored(tmp_path):
+    path = answered(tmp_path / "u.json", 2).path
+    for arguments in (["--goal", "minimize"], ["--bounds", "0", "5"]):
+        result = run(["--out", str(path), *arguments], "1\n")
+        assert "holds answers about a score from 0 to 1 to maximize" in text_of(result)
 
 
 def test_answers_about_something_else_are_not_mixed(tmp_path):
@@ -313,6 +359,8 @@ def spoilt(path, **changes):
         ({"utility": {"form": "magic"}}, "utility form 'magic'"),
         ({"utility": {"form": "power", "budget": 300, "alpha": -1}}, "alpha=-1"),
         ({"form": "cubic"}, "form 'cubic'"),
+        ({"unit": "parsecs"}, "unit 'parsecs'"),
+        ({"metric": 5}, "metric 5"),
     ],
 )
 def test_a_file_that_was_spoilt_is_refused(changes, message, tmp_path):
@@ -393,11 +441,19 @@ def test_a_study_learns_what_is_preferred_from_code(tmp_path):
         assert found.price(1.0) > 0.1
         with pytest.raises(PreferenceError, match="spent 999"):
             study.prefer((999, 0.5), (20, 0.6))
+        with pytest.raises(PreferenceError, match="the other way round"):
+            study.prefer((250, 0.5), (20, 0.6))
+        with pytest.raises(PreferenceError, match="says nothing about what cost is worth"):
+            study.prefer((20, 0.6), (250, 0.5))
+        with pytest.raises(PreferenceError, match=r"a pair of numbers, \(spent, score\)"):
+            study.prefer(0.9, 0.8)
     with Study.open(storage, weights=FakeCurves()) as study:
         found = study.prefer((20, 0.3), (280, 0.5), equal=True)
         assert found.n_answers == 3
         study.use_utility(found.utility)
         assert study.problem.utility.to_json()["alpha"] == pytest.approx(found.price(1.0), rel=0.01)
+        study.use_utility(ft.hard_budget(210))  # what was said of 280 epochs is out of it now
+        assert study.prefer((20, 0.3), (200, 0.4)).n_answers == 2
         with pytest.raises(MismatchError, match="counts its cost in epochs"):
             study.use_utility(ft.linear(alpha=0.1, budget=300, unit="seconds"))
 

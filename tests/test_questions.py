@@ -96,18 +96,50 @@ def test_a_question_has_the_gain_that_brute_force_finds():
 
 def test_doubt_falls_with_answers_and_asking_ends():
     truth = Price(powers=((0.4, 1.0),))
-    doubts = [crowd_of(ask(truth, n, "linear"), STAKES, "linear").doubt for n in (0, 4, 10)]
+    doubts = [crowd_of(ask(truth, n, "linear"), STAKES, "linear").doubt() for n in (0, 4, 10)]
     assert doubts[0] > doubts[1] > doubts[2]
     answers = ask(truth, 12, "linear")
-    assert enough(answers, crowd_of(answers, STAKES, "linear"))
-    assert not enough([], crowd_of([], STAKES, "linear"))
-    assert not enough(answers[:2], crowd_of(answers, STAKES, "linear"))
+    crowd, price = crowd_of(answers, STAKES, "linear"), fit(answers, STAKES, "linear").price
+    assert enough(answers, crowd, price)
+    assert not enough(answers[:2], crowd, price)
+    # The crowd is sure, and sure of something else than this price.
+    assert crowd.doubt(Price(powers=((1.0, 0.5),))) > 0.1
+    assert not enough(answers, crowd, Price(powers=((1.0, 0.5),)))
+
+
+def test_a_crowd_of_which_little_is_left_is_not_believed():
+    answers = ask(Price(steps=((0.3, 0.2), (0.55, 0.15), (0.8, 0.25))), 30, "staircase")
+    crowd = crowd_of(answers, STAKES, "staircase")
+    assert crowd.size < 20
+    assert not enough(answers, crowd, fit(answers, STAKES, "staircase").price)
 
 
 def test_contradictory_answers_leave_doubt():
     pair = Outcome(100, 0.5), Outcome(200, 0.6)
     answers = [Answer(*pair, "first"), Answer(*pair, "second")] * 4
-    assert not enough(answers, crowd_of(answers, STAKES))
+    assert not enough(answers, crowd_of(answers, STAKES), fit(answers, STAKES).price)
+
+
+def test_whole_epochs_are_asked_about_and_too_few_are_nothing_to_ask():
+    small = Stakes(budget=7)
+    answers = []
+    for _ in range(8):
+        question = next_question(answers, small, crowd_of(answers, small))
+        assert all(outcome.spent in range(1, 8) for outcome in question)
+        answers.append(Answer(*question, "first"))
+    assert next_question([], Stakes(budget=1), crowd_of([], Stakes(budget=1))) is None
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0.3, 0.85), (0.3, 0.9), (-1, 0.1), (-0.1, 0.3), (1e6, 1e6 + 1)]
+)
+@pytest.mark.parametrize("goal", ["maximize", "minimize"])
+def test_rounding_puts_no_question_out_of_bounds(bounds, goal):
+    stakes = Stakes(budget=300, bounds=bounds, goal=goal)
+    for y in np.linspace(0, 1, 101):
+        outcome = stakes.outcome(1.0, y)
+        assert bounds[0] <= outcome.best <= bounds[1]
+        assert stakes.place(outcome)[1] == pytest.approx(y, abs=1e-6)
 
 
 def test_a_study_is_asked_about_its_own_outcomes():

@@ -268,7 +268,7 @@ def prefer(
     metric: Annotated[str | None, typer.Option(help="What the score is called.")] = None,
     form: Annotated[
         str | None,
-        typer.Option(help="linear, quadratic, square_root, power, staircase, mix; default: any."),
+        typer.Option(help="linear, quadratic, square_root, power, staircase, mix or any."),
     ] = None,
     study: Annotated[Path | None, typer.Option(help="Ask about where this study has been.")] = None,
     name: NameOption = None,
@@ -276,10 +276,12 @@ def prefer(
     out: Annotated[Path, typer.Option("--out", "-o", help="The utility file.")] = Path(
         "utility.json"
     ),
-    fresh: Annotated[bool, typer.Option(help="Begin anew where the file exists.")] = False,
-    seed: Annotated[int, typer.Option(help="Other questions.")] = 0,
+    fresh: Annotated[
+        bool, typer.Option(help="Begin anew; what the file held is kept as utility.json~.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Other questions.")] = 0,
     web: Annotated[bool, typer.Option(help="Ask on a page in the browser.")] = False,
-    port: Annotated[int, typer.Option(help="Of the page; 0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any free one.")] = 0,
     json_: JsonOption = False,
 ) -> None:
     """Find out what a result is worth to you, in ten questions.

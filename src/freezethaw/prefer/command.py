@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from freezethaw.errors import PreferenceError
+from freezethaw.prefer.file import read_file
 from freezethaw.prefer.screen import ask_all, show_end
 from freezethaw.prefer.server import PreferServer
 from freezethaw.prefer.session import Session
@@ -68,9 +69,13 @@ def ask(asked: Asked, console: Console) -> dict[str, Any]:
 
 
 def _session(asked: Asked, console: Console) -> Session:
+    _check_options(asked)
     stakes, among = _stakes(asked)
     form = _form(asked.form)
-    if asked.out.exists() and not asked.fresh:
+    if asked.out.exists() and asked.fresh:
+        read_file(asked.out)  # anything else of that name is not ours to replace
+        asked.out.replace(asked.out.with_name(f"{asked.out.name}~"))
+    if asked.out.exists():
         session = Session.resume(asked.out, among=among, seed=asked.seed)
         if stakes is None:
             stakes = _as_asked(asked, session.stakes)
@@ -79,19 +84,40 @@ def _session(asked: Asked, console: Console) -> Session:
                 f"{asked.out}: holds answers about {_about(session.stakes)}, and now it is "
                 f"{_about(stakes)}; give another --out, or --fresh to begin anew"
             )
-        if form not in (None, session.form) or asked.metric not in (None, session.metric):
-            session.form, session.metric = form or session.form, asked.metric or session.metric
+        if asked.form is not None or asked.metric is not None:
+            session.form = session.form if asked.form is None else form
+            session.metric = asked.metric or session.metric
             session.save()
         if session.answers:
-            console.print(f"Going on with {len(session.answers)} answers of {asked.out}.")
+            said = f"Going on with {len(session.answers)} answers of {asked.out}."
+            console.print(said, markup=False)
         return session
     if stakes is None:
         raise PreferenceError("what may be spent? Give --budget 300, --budget 20h or --study FILE")
     session = Session(
         asked.out, stakes, metric=asked.metric, form=form, among=among, seed=asked.seed
     )
+    if session.question is None:
+        raise PreferenceError(
+            f"nothing to ask within {stakes.budget:g} {stakes.unit}: two different amounts are "
+            "needed; give a larger budget"
+        )
     session.save()  # whether it can be written should be known before the first question
     return session
+
+
+def _check_options(asked: Asked) -> None:
+    given = {
+        "--budget": asked.budget, "--goal": asked.goal, "--bounds": asked.bounds,
+        "--rate": asked.rate,
+    }  # fmt: skip
+    beside = [name for name, value in given.items() if value is not None]
+    if asked.study is not None and beside:
+        raise PreferenceError(
+            f"{', '.join(beside)} beside --study: a study's own budget, goal and bounds count"
+        )
+    if asked.name is not None and asked.study is None:
+        raise PreferenceError("--name names a study: give its file with --study")
 
 
 def _as_asked(asked: Asked, stakes: Stakes) -> Stakes:
@@ -121,6 +147,10 @@ def _stakes(asked: Asked) -> tuple[Stakes | None, list[Outcome]]:
             unit = "money"  # a bare number beside a price is an amount of it
     except ValueError:
         budget, unit = parse_cost(asked.budget)
+    if unit == "seconds" and rate is not None:
+        raise PreferenceError(
+            f"--budget {asked.budget} with --rate: give the budget in money, or leave the rate out"
+        )
     if unit == "money" and rate is None:
         raise PreferenceError(f"--budget {asked.budget}: money needs --rate '$2.5/h' beside it")
     return Stakes(
@@ -140,11 +170,13 @@ def _goal(goal: str) -> Goal:
 
 
 def _form(form: str | None) -> Form | None:
+    if form == "any":
+        return None
     for known in FORMS:
         if form == known:
             return known
     if form is not None:
-        raise PreferenceError(f"--form {form}: known are {', '.join(FORMS)}")
+        raise PreferenceError(f"--form {form}: known are {', '.join(FORMS)}, any")
     return None
 
 

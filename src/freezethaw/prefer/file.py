@@ -61,6 +61,7 @@ def write_file(path: Path, content: UtilityFile, notes: Sequence[str] = ()) -> N
         ],
     }
     try:
+        path = path.resolve()  # a link stays one
         handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -68,25 +69,35 @@ def write_file(path: Path, content: UtilityFile, notes: Sequence[str] = ()) -> N
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())
+            Path(partial).chmod(_mode(path))
             Path(partial).replace(path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 Path(partial).unlink()
     except OSError as error:
         raise PreferenceError(
-            f"{path}: cannot be written: {error.strerror}; the answers given before are kept"
+            f"{path}: cannot be written: {error.strerror}; this answer was not taken"
         ) from error
+
+
+def _mode(path: Path) -> int:
+    """The file's own permissions, or those that new files get here."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def read_file(path: Path) -> UtilityFile:
     """Read and check a file; nothing in it is executed."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise PreferenceError(
             f"{path}: there is no such file; `freezethaw prefer` makes one from your answers"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise PreferenceError(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise PreferenceError(f"{path}: is no utility file; `freezethaw prefer` makes them")
@@ -107,6 +118,10 @@ def read_file(path: Path) -> UtilityFile:
 
 def _parse(data: dict[str, Any]) -> UtilityFile:
     low, high = data["bounds"]
+    if data["unit"] not in ("epochs", "seconds", "money"):
+        raise PreferenceError(f"unit {data['unit']!r}: it is 'epochs', 'seconds' or 'money'")
+    if not isinstance(data["metric"], str | None):
+        raise PreferenceError(f"metric {data['metric']!r}: it is a name, or null")
     goal = _goal(data["goal"])
     stakes = Stakes(
         budget=float(data["budget"]),
@@ -159,6 +174,11 @@ def read_utility(
     """Return the file's utility for a study of this goal, these bounds and this metric."""
     place = Path(path)
     content = read_file(place)
+    if content.utility is None and content.answers:
+        raise PreferenceError(
+            f"{place}: holds answers and no utility; `freezethaw prefer --out {place}` makes it "
+            "again"
+        )
     if content.utility is None:
         raise PreferenceError(
             f"{place}: holds no answers yet; `freezethaw prefer --out {place}` asks the questions"
@@ -166,12 +186,12 @@ def read_utility(
     if goal is not None and goal != content.stakes.goal:
         raise PreferenceError(
             f"{place}: its questions were about a score to {content.stakes.goal}, and this study's "
-            f"is to {goal}; answer again with --goal {goal}"
+            f"is to {goal}; answer again with --goal {goal} into another --out"
         )
     if metric is not None and content.metric is not None and metric != content.metric:
         raise PreferenceError(
             f"{place}: its questions were about {content.metric!r}, and this study's metric is "
-            f"{metric!r}; answer again with --metric {metric}"
+            f"{metric!r}; answer again with --metric {metric}, into another --out"
         )
     if bounds is not None:
         _check_bounds(place, content.stakes.bounds, bounds)
@@ -201,5 +221,6 @@ def _check_bounds(place: Path, asked: tuple[float, float], bounds: Bounds) -> No
     if not (low <= asked[0] and asked[1] <= high):
         raise PreferenceError(
             f"{place}: its questions were about scores from {asked[0]:g} to {asked[1]:g}, and this "
-            f"study's lie in [{low:g}, {high:g}]; answer again with --bounds {low:g} {high:g}"
+            f"study's lie in [{low:g}, {high:g}]; answer again with --bounds within that, into "
+            "another --out"
         )

@@ -42,13 +42,16 @@ function complain(text) {
 }
 
 function gone() {
+  if (state && state.finished) return;
+  for (const button of document.querySelectorAll("button")) button.disabled = true;
   complain("freezethaw is not running any more. Your answers are saved; start the same command to go on.");
 }
 
 function show(found) {
   const before = state;
   state = found;
-  if (found.n < found.most) asksMore = false;
+  if (before && found.n < before.n) asksMore = false;
+  for (const button of document.querySelectorAll("button")) button.disabled = false;
   const over = found.finished || !found.question || ((found.enough || found.rest) && !asksMore);
   $("question").hidden = over;
   $("end").hidden = !over;
@@ -166,7 +169,7 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (!state || state.finished || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   const choices = { 1: "first", 2: "second", 0: "tie", ArrowLeft: "first", ArrowRight: "second" };
   if (event.key in choices && !$("question").hidden) act({ do: "answer", choice: choices[event.key] });
   else if (event.key.toLowerCase() === "u") act({ do: "undo" });
@@ -181,7 +184,9 @@ setInterval(() => {
 async function watch() {
   try {
     const found = await (await fetch("state")).json();
-    if (!busy && (found.n !== state.n || found.finished !== state.finished)) show(found);
+    const back = $("first").disabled; // it was away, and runs again at this address
+    if (back) $("error").hidden = true;
+    if (!busy && (back || found.n !== state.n || found.finished !== state.finished)) show(found);
   } catch {
     gone();
   }

@@ -197,12 +197,12 @@ class _Handler(BaseHTTPRequestHandler):
         except FreezeThawError as error:
             # The answer was not taken: the page says why and keeps its question.
             self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
-        except ValueError:
+        except (ValueError, RecursionError):
             self._send_json(HTTPStatus.BAD_REQUEST, {"error": "not a request of this page"})
 
     def _name(self) -> str | None:
         """Return what is asked for below the token; None without the token."""
-        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        host = (self.headers.get("Host") or "").split(":")[0]
         parts = self.path.split("?")[0].split("/")
         right = len(parts) == 3 and secrets.compare_digest(
             parts[1].encode(), self.prefer.token.encode()

@@ -7,8 +7,19 @@ from pathlib import Path
 
 from freezethaw.errors import PreferenceError
 from freezethaw.prefer.file import UtilityFile, read_file, write_file
-from freezethaw.prefer.words import remarks, sentence
-from freezethaw.preference import Answer, Choice, Fit, Form, Outcome, Stakes, against_reason, fit
+from freezethaw.prefer.words import one_sided, remarks, sentence
+from freezethaw.preference import (
+    Answer,
+    Choice,
+    Fit,
+    Form,
+    Outcome,
+    Stakes,
+    against_reason,
+    contradictions,
+    fit,
+    trivial,
+)
 from freezethaw.questions import Crowd, Question, crowd_of, enough, next_question
 
 
@@ -35,6 +46,8 @@ class Session:
         self._fit: Fit | None = None
         self._crowd: Crowd | None = None
         self._question: Question | None = None
+        self._written: bytes | None = None
+        """The file as this session last saw it."""
 
     @classmethod
     def resume(cls, path: Path, *, among: Sequence[Outcome] = (), seed: int = 0) -> Session:
@@ -49,6 +62,9 @@ class Session:
             seed=seed,
         )
         session.answers = list(content.answers)
+        session._written = path.read_bytes()
+        if content.utility is None and content.answers:
+            session.save()
         return session
 
     @property
@@ -70,7 +86,11 @@ class Session:
     @property
     def telling(self) -> list[Answer]:
         """The answers without those that no utility can explain."""
-        return [a for a in self.answers if not against_reason(a, self.stakes)]
+        return [
+            a
+            for a in self.answers
+            if not against_reason(a, self.stakes) and not trivial(a, self.stakes)
+        ]
 
     @property
     def fit(self) -> Fit | None:
@@ -89,7 +109,9 @@ class Session:
     def is_enough(self) -> bool:
         """Whether another answer would hardly change a choice."""
         found = self.fit
-        return found is not None and enough(self.answers, self.crowd, found.price)
+        if found is None or contradictions(self.answers, self.stakes) or one_sided(self.answers):
+            return False
+        return enough(self.answers, self.crowd, found.price)
 
     @property
     def remarks(self) -> list[str]:
@@ -128,7 +150,13 @@ class Session:
             raise
 
     def save(self) -> None:
-        """Write the file."""
+        """Write the file, unless somebody else has written it meanwhile."""
+        there = self.path.read_bytes() if self.path.exists() else None
+        if None not in (there, self._written) and there != self._written:
+            raise PreferenceError(
+                f"{self.path}: was changed by somebody else meanwhile; start again to go on "
+                "from what it holds now"
+            )
         found = self.fit
         notes = [sentence(found), *self.remarks] if found else []
         write_file(
@@ -142,3 +170,4 @@ class Session:
             ),
             notes,
         )
+        self._written = self.path.read_bytes()

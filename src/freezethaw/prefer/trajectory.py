@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from freezethaw.errors import PreferenceError
 from freezethaw.events import Preferred, Problem
-from freezethaw.preference import Answer, Fit, Outcome, Stakes, against_reason, fit
+from freezethaw.preference import Answer, Fit, Outcome, Stakes, against_reason, fit, trivial
 from freezethaw.records import History
 
 Pair = tuple[float, float]
@@ -63,8 +63,13 @@ def preferred(problem: Problem, better: Pair, worse: Pair, *, equal: bool) -> Pr
     answer = Answer(first, second, "tie" if equal else "first")
     if against_reason(answer, stakes):
         raise PreferenceError(
-            f"{tuple(better)} preferred to {tuple(worse)}: it costs more and is no better, or is "
-            "worse and costs no less; no utility explains that. Outcomes are (spent, score)"
+            f"{tuple(better)} preferred to {tuple(worse)}: it is worse in one respect and better "
+            "in none; no utility explains that. Outcomes are (spent, score): the other way round?"
+        )
+    if trivial(answer, stakes):
+        raise PreferenceError(
+            f"{tuple(better)} and {tuple(worse)}: one of them is no worse in any respect, so "
+            "preferring it says nothing about what cost is worth"
         )
     return Preferred(
         first=[first.spent, first.best], second=[second.spent, second.best], choice=answer.choice

@@ -18,7 +18,9 @@ def score_text(score: float, stakes: Stakes) -> str:
     """Return a score: as a percentage where scores run from 0 to 1."""
     if stakes.bounds == (0.0, 1.0):
         return f"{number(100 * score, 4)}%"
-    return number(score, 4)
+    # As many digits as tell hundredths of the range apart.
+    largest = max(abs(bound) for bound in stakes.bounds)
+    return number(score, max(4, 3 + math.ceil(math.log10(largest / stakes.span))))
 
 
 def outcome_text(outcome: Outcome, stakes: Stakes) -> tuple[str, str]:
@@ -29,7 +31,8 @@ def outcome_text(outcome: Outcome, stakes: Stakes) -> tuple[str, str]:
 def points_text(gain: float, stakes: Stakes) -> str:
     """Return a difference of scores, `gain` in shares of the range."""
     if stakes.bounds == (0.0, 1.0):
-        return f"{number(100 * gain, 2)} points"
+        text = number(100 * gain, 2)
+        return f"{text} point{'s' * (text != '1')}"
     return f"{number(gain * stakes.span, 2)} of score"
 
 
@@ -62,7 +65,11 @@ def sentence(fit: Fit) -> str:
     if whole < SMALL:
         most = float(fit.price_band([1.0])[1][0])
         if most > 20 * SMALL:
-            return f"So far, {name} may be worth up to {points_text(most * share, stakes)} to you."
+            verb = "are" if name.endswith("s") and stakes.unit == "epochs" else "is"
+            return (
+                f"{name[0].upper()}{name[1:]} {verb} worth at most "
+                f"{points_text(most * share, stakes)} to you."
+            )
         return (
             f"Cost hardly matters to you within {amount(stakes.budget, stakes.unit)}: "
             "the best score within the budget is what counts."
@@ -103,7 +110,7 @@ def _bare(gain: float, stakes: Stakes) -> str:
 
 
 def _what(name: str) -> str:
-    return name.split(" ", 1)[1] if name.startswith(("a ", "an ")) else name
+    return name.split(" ", 1)[1] if name.startswith(("a ", "an ", "1 ")) else name
 
 
 def remarks(answers: Sequence[Answer], stakes: Stakes) -> list[str]:
@@ -119,23 +126,32 @@ def remarks(answers: Sequence[Answer], stakes: Stakes) -> list[str]:
             f"Answers {one + 1} and {other + 1} contradict each other: "
             f"{_said(answers[one], stakes)}; but {_said(answers[other], stakes)}."
         )
-    choices = {answer.choice for answer in answers}
-    if len(answers) >= 5 and len(choices - {"tie"}) <= 1 and "tie" in choices and len(choices) == 1:
-        found.append("Every answer is 'I cannot say': nothing can be learned from ties alone.")
-    places = [_dearer_chosen(answer, stakes) for answer in answers if answer.choice != "tie"]
-    if len(places) >= 5 and len(set(places)) == 1:
-        which = "better" if places[0] else "cheaper"
+    if side := one_sided(answers):
+        found.append(_ONE_SIDED[side])
+    asked = max((max(a.first.spent, a.second.spent) for a in answers), default=0.0)
+    if len(answers) >= 3 and asked < 0.6 * stakes.budget:
         found.append(
-            f"Every answer prefers the {which} outcome: the price "
-            f"{'may be far lower' if places[0] else 'may be far higher'} than the fit says."
+            f"No question went beyond {amount(asked, stakes.unit)}: what is said of costs above "
+            "it is a guess."
         )
     return found
 
 
-def _dearer_chosen(answer: Answer, stakes: Stakes) -> bool:
-    first, second = stakes.place(answer.first), stakes.place(answer.second)
-    chosen = first if answer.choice == "first" else second
-    return chosen == max(first, second)
+_ONE_SIDED = {
+    "tie": "Every answer is 'I cannot say': both outcomes are taken as equally good.",
+    "dear": "Every answer prefers the better outcome: none says yet when cost would matter.",
+    "cheap": "Every answer prefers the cheaper outcome: none says yet when a score would pay.",
+}
+
+
+def one_sided(answers: Sequence[Answer]) -> str | None:
+    """Return which side five answers or more all took: "dear", "cheap" or "tie"."""
+    sides = set()
+    for answer in answers:
+        first, second = answer.first.spent, answer.second.spent
+        chose_dearer = (first > second) == (answer.choice == "first")
+        sides.add("tie" if answer.choice == "tie" else "dear" if chose_dearer else "cheap")
+    return sides.pop() if len(answers) >= 5 and len(sides) == 1 else None
 
 
 def _said(answer: Answer, stakes: Stakes) -> str:
