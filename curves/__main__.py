@@ -158,13 +158,13 @@ def _tables(chosen: argparse.Namespace) -> None:
     for name in chosen.collections:
         collection = COLLECTIONS[name]
         costs, tasks = read_costs(chosen.costs, name), load_tasks(collection, chosen.data)
-        table = assemble(collection, tasks, chosen.parts, settings, costs)
+        table = assemble(collection, chosen.data, chosen.parts, settings, costs)
         folder = chosen.tables or (SHIPPED if name in IN_THE_WHEEL else HERE / "tables")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.npz"
         write_table(path, table)
         parts = [read_part(part_path(chosen.parts, collection, task)) for task in table.tasks]
-        write_card(chosen.cards, collection, table, tasks, parts, path.stat().st_size)
+        write_card(chosen.cards, collection, table, tasks, parts, costs, path.stat().st_size)
         _say(f"{path}: {path.stat().st_size / 1e6:.2f} MB; its card: {chosen.cards / name}.md")
 
 

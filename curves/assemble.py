@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from curves.collect import Part, Settings, is_there, part_path, read_part
+from curves.collect import Part, Settings, is_there, load_tasks, part_path, read_part
 from curves.collection import Collection
 from curves.costs import CostModel, relative_costs
 from curves.errors import CollectError
 from curves.sources import SOURCES
-from curves.tasks import Task
 from freezethaw.tables import CurveTable
 
 Array = NDArray[np.float64]
@@ -23,7 +22,7 @@ LICENSE = "Apache-2.0"
 
 def assemble(
     collection: Collection,
-    tasks: list[Task],
+    data: Path,
     parts: Path,
     settings: Settings,
     costs: CostModel,
@@ -32,7 +31,7 @@ def assemble(
     missing = [
         recipe.name
         for recipe in collection.tasks
-        if not is_there(collection, recipe, parts, settings)
+        if not is_there(collection, recipe, data, parts, settings)
     ]
     if missing:
         raise CollectError(
@@ -55,7 +54,7 @@ def assemble(
         bounds=(0.0, 1.0) if collection.score == "accuracy" else (0.0, np.inf),
         # Some losses of bad runs are beyond all measure: they must not set the scale.
         normalize="range" if collection.score == "accuracy" else "initial",
-        cost=relative_costs(collection, configs, tasks, costs),
+        cost=relative_costs(collection, configs, load_tasks(collection, data), costs),
         source=_source(collection),
         license=LICENSE,
     )
@@ -77,15 +76,16 @@ def read_curves(collection: Collection, part: Part) -> tuple[Array, Array]:
 
 def shorten(values: NDArray[np.float32]) -> Array:
     """Round to what float16 holds, or, beyond its range, to as many digits in float32."""
-    largest = float(np.finfo(np.float16).max)
-    small = np.clip(values, -largest, largest).astype(np.float16).astype(np.float64)
+    smallest, largest = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
+    middle = np.clip(values, -largest, largest).astype(np.float16).astype(np.float64)
     mantissa, exponent = np.frexp(values.astype(np.float64))
     digits = 2.0 ** (np.finfo(np.float16).nmant + 1)
-    large = np.ldexp(np.round(mantissa * digits) / digits, exponent)
+    other = np.ldexp(np.round(mantissa * digits) / digits, exponent)
     # Rounding up must not leave the range of float32.
     edge = float(np.finfo(np.float32).max)
-    large = np.where(np.isfinite(values), np.clip(large, -edge, edge), values)
-    return np.where(np.abs(values) <= largest, small, large)
+    other = np.where(np.isfinite(values), np.clip(other, -edge, edge), values)
+    size = np.abs(values)
+    return np.where((smallest <= size) & (size <= largest), middle, other)
 
 
 def _source(collection: Collection) -> str:

@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from curves.assemble import describe_datasets
 from curves.collect import Part
 from curves.collection import Collection
+from curves.costs import CostModel
 from curves.tasks import Task
 from freezethaw.parameters import Choice, Float, Int, Parameter
 from freezethaw.tables import CurveTable
@@ -36,7 +37,7 @@ class Statistics:
     half_gain: float
     """The epoch at which half of a run's gain is reached: the median over the learning runs."""
     past_peak: float
-    """The share of learning runs that end more than three times their noise below their best."""
+    """The share of learning runs whose last five epochs are clearly worse than their best five."""
     early_rank: float
     middle_rank: float
     """Rank correlations of an early epoch with the last."""
@@ -60,10 +61,29 @@ def statistics_of(table: CurveTable, task: str) -> Statistics:
         learning=float(learning.mean()),
         noise=float(np.median(noise)),
         half_gain=float(np.median((some >= half).argmax(axis=1))),
-        past_peak=float((some.max(axis=1) - some[:, -1] > 3 * noise).mean()),
+        past_peak=_past_peak(some[:, 1:], noise),
         early_rank=_rank_correlation(curves, EARLY),
         middle_rank=_rank_correlation(curves, MIDDLE),
     )
+
+
+WINDOW = 5
+
+
+def _past_peak(curves: Array, noise: Array) -> float:
+    """Means of five epochs, so that the best of many noisy ones is not taken for a peak."""
+    window = min(WINDOW, curves.shape[1])
+    means = np.lib.stride_tricks.sliding_window_view(curves, window, axis=1).mean(axis=2)
+    # The noise of a score that counts rows is no less than about one of them.
+    steps = np.diff(np.unique(curves.round(9)))
+    row = float(steps.min()) if len(steps) else 0.0
+    return float((means.max(axis=1) - means[:, -1] > 2 * np.maximum(noise, row)).mean())
+
+
+def repeated(task: Task) -> float:
+    """Return the share of validation rows that also stand, inputs and all, in training."""
+    known = {row.tobytes() for row in task.inputs.numpy()}
+    return sum(row.tobytes() in known for row in task.valid_inputs.numpy()) / len(task.valid_inputs)
 
 
 def _rank_correlation(curves: Array, epoch: int) -> float:
@@ -78,12 +98,13 @@ def write_card(
     table: CurveTable,
     tasks: Sequence[Task],
     parts: Sequence[Part],
+    costs: CostModel,
     n_bytes: int,
 ) -> None:
     """Write `<name>.md` and `<name>.svg` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{table.name}.svg").write_text(draw(table), encoding="utf-8")
-    text = card(collection, table, tasks, parts, n_bytes)
+    text = card(collection, table, tasks, parts, costs, n_bytes)
     (folder / f"{table.name}.md").write_text(text, encoding="utf-8")
 
 
@@ -92,11 +113,13 @@ def card(
     table: CurveTable,
     tasks: Sequence[Task],
     parts: Sequence[Part],
+    costs: CostModel,
     n_bytes: int,
 ) -> str:
     """Return a table's card."""
     dates = sorted({str(part.made["date"]) for part in parts})
     devices = sorted({f"{part.made['device']}, torch {part.made['torch']}" for part in parts})
+    products = sorted({str(part.made["products"]) for part in parts})
     datasets = list(dict.fromkeys(task.dataset for task in collection.tasks))
     n_tasks, n_configs, n_points = table.curves.shape
     lines = [
@@ -129,7 +152,9 @@ def card(
         "*learning*: runs that gain more than a tenth of what the best gains, and the next three "
         "columns are about them. *noise*: standard deviation of a point about its curve, scaled "
         "units. *half*: the epoch at which half of the gain is reached, median. *past peak*: runs "
-        "that end below their best by more than three times their noise. *rank*: Spearman's "
+        "whose last five epochs are worse, on average, than their best five by more than twice "
+        "the noise. *twice*: validation rows that also stand among the training rows, as the data "
+        "sets hold them more than once. *rank*: Spearman's "
         f"correlation of the scores at epoch {EARLY} and {MIDDLE} with the last, over all runs.",
         "",
         "## Data",
@@ -139,6 +164,10 @@ def card(
         "## To know",
         "",
         *(f"- {quirk}" for quirk in (*collection.quirks, *_COMMON_QUIRKS)),
+        "- `cost` is predicted, not measured: a step's own cost and its multiply-adds, fitted to "
+        "twenty configurations timed in an ordinary loop on a CPU (`curves/costs.json`), relative "
+        f"to the table's mean. Half of the twenty are foretold within {costs.median_error:.0%}.",
+        f"- Matrix products were computed in {' and '.join(products)}.",
         "",
     ]
     return "\n".join(lines)
@@ -146,15 +175,10 @@ def card(
 
 _COMMON_QUIRKS = (
     "A run whose loss, in training or validation, is not finite any more is NaN from there on.",
-    "Scores and losses are rounded to the digits of float16 (about three); losses beyond its range "
-    "keep as many in float32.",
+    "Scores and losses are rounded to the digits of float16 (about three), also beyond its range.",
     "`train_curves` is the mean loss of an epoch's batches, with dropout and label smoothing where "
     "there are any; at epoch 0 it is the untrained network's loss on all training rows.",
     "Only full batches are trained on: the rest of an epoch's rows waits for the next shuffle.",
-    "Matrix products were computed in TF32.",
-    "`cost` is predicted, not measured: a step's own cost and its multiply-adds, fitted to twenty "
-    "configurations timed in an ordinary loop on a CPU (`curves/costs.json`), relative to the "
-    "table's mean.",
 )
 
 
@@ -178,8 +202,8 @@ def _statistics_table(collection: Collection, table: CurveTable, tasks: Sequence
     better = max if table.goal == "maximize" else min
     lines = [
         "| task | data set | rows | best | median end | diverged | learning | noise | half "
-        f"| past peak | rank {EARLY} | rank {MIDDLE} |",
-        "|" + "---|" * 2 + "---:|" * 10,
+        f"| past peak | twice | rank {EARLY} | rank {MIDDLE} |",
+        "|" + "---|" * 2 + "---:|" * 11,
     ]
     for recipe, task, curves in zip(collection.tasks, tasks, table.curves, strict=True):
         found = statistics_of(table, recipe.name)
@@ -190,6 +214,7 @@ def _statistics_table(collection: Collection, table: CurveTable, tasks: Sequence
             f"| {recipe.name}{mark} | {recipe.dataset} | {len(task.inputs)} | {best:.3f} "
             f"| {np.nanmedian(ends):.3f} | {found.diverged:.1%} | {found.learning:.0%} "
             f"| {found.noise:.4f} | {found.half_gain:.0f} | {found.past_peak:.0%} "
+            f"| {repeated(task):.0%} "
             f"| {found.early_rank:.2f} | {found.middle_rank:.2f} |"
         )
     return "\n".join(lines)

@@ -89,17 +89,36 @@ def device_name(settings: Settings) -> str:
 
 
 def fingerprint(
-    collection: Collection, recipe: TaskRecipe, settings: Settings
+    collection: Collection, recipe: TaskRecipe, data: Path, settings: Settings
 ) -> dict[str, object]:
     """Return what a part must share with what is asked for, to be taken instead."""
-    configs = json.dumps(collection.draw(settings.n_configs, settings.seed))
+    configs = collection.draw(settings.n_configs, settings.seed)
+    recipes = [asdict(collection.recipe(params)) for params in configs]
     return {
         "task": asdict(recipe),
-        "configs": hashlib.sha256(configs.encode()).hexdigest(),
+        "data": _data_digest(data, recipe.dataset),
+        "configs": hashlib.sha256(json.dumps(configs).encode()).hexdigest(),
+        "recipes": hashlib.sha256(json.dumps(recipes).encode()).hexdigest(),
         "n_configs": settings.n_configs,
         "n_epochs": settings.n_epochs,
         "seed": settings.seed,
     }
+
+
+def _products(settings: Settings) -> str:
+    """Return in which precision matrices are multiplied."""
+    reduced = settings.device.startswith("cuda") and torch.backends.cuda.matmul.allow_tf32
+    return "TF32" if reduced else "float32"
+
+
+def _data_digest(data: Path, name: str) -> str:
+    """Of the numbers, not of the file: compression may differ from machine to machine."""
+    dataset = load_dataset(data, name)
+    digest = hashlib.sha256(repr(dataset.class_names).encode())
+    for array in (dataset.targets, dataset.numbers, dataset.kinds):
+        if array is not None:
+            digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def collect(
@@ -113,7 +132,9 @@ def collect(
 ) -> None:
     """Train what is missing: one part per task, `only` those named, written when it is complete."""
     recipes = [recipe for recipe in collection.tasks if not only or recipe.name in only]
-    missing = [recipe for recipe in recipes if not is_there(collection, recipe, parts, settings)]
+    missing = [
+        recipe for recipe in recipes if not is_there(collection, recipe, data, parts, settings)
+    ]
     if len(missing) < len(recipes):
         say(f"{collection.name}: {len(recipes) - len(missing)} tasks are there already")
     runs = [_Run(collection, recipe, data, settings) for recipe in missing]
@@ -142,12 +163,14 @@ def load_tasks(collection: Collection, data: Path) -> list[Task]:
     return [task.to(torch.device("cpu"), torch.float32) for task in made]
 
 
-def is_there(collection: Collection, recipe: TaskRecipe, parts: Path, settings: Settings) -> bool:
+def is_there(
+    collection: Collection, recipe: TaskRecipe, data: Path, parts: Path, settings: Settings
+) -> bool:
     """Whether a task's part is there; one that was made otherwise is refused."""
     path = part_path(parts, collection, recipe.name)
     if not path.is_file():
         return False
-    wanted, made = fingerprint(collection, recipe, settings), read_part(path).made
+    wanted, made = fingerprint(collection, recipe, data, settings), read_part(path).made
     for key, value in wanted.items():
         if made.get(key) != value:
             raise CollectError(
@@ -217,11 +240,12 @@ class _Run:
         return Part(
             **self._curves,
             made={
-                **fingerprint(self.collection, self.recipe, settings),
+                **fingerprint(self.collection, self.recipe, self.data, settings),
                 "date": time.strftime("%Y-%m-%d", time.gmtime()),
                 "seconds": round(time.monotonic() - self._begun, 1),
                 "device": device_name(settings),
                 "torch": torch.__version__,
+                "products": _products(settings),
             },
         )
 

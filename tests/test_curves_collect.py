@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import curves.__main__ as command
 from curves import collect as collecting
 from curves.assemble import assemble, read_curves, shorten
-from curves.cards import draw, statistics_of
+from curves.cards import draw, repeated, statistics_of
 from curves.collect import Part, Settings, collect, load_tasks, part_path, read_part
 from curves.costs import CostModel, fit_costs, read_costs, relative_costs, write_costs
 from curves.errors import CollectError
@@ -115,10 +116,9 @@ def test_an_interrupted_collection_keeps_whole_tasks_and_goes_on(data, tmp_path,
         collect(collection, data, tmp_path, SETTINGS, say=interrupt)
     assert [file.name for file in (tmp_path / "tabular").iterdir()] == ["one.npz"]
     with pytest.raises(CollectError, match=r"tabular: two not collected yet; run `python -m"):
-        assemble(collection, load_tasks(collection, data), tmp_path, SETTINGS, COSTS)
+        assemble(collection, data, tmp_path, SETTINGS, COSTS)
     collect(collection, data, tmp_path, SETTINGS, say=lambda line: None)
-    tasks = load_tasks(collection, data)
-    assert len(assemble(collection, tasks, tmp_path, SETTINGS, COSTS).tasks) == 2
+    assert len(assemble(collection, data, tmp_path, SETTINGS, COSTS).tasks) == 2
 
 
 def test_a_full_disk_leaves_no_half_of_a_part(data, tmp_path, monkeypatch, capsys):
@@ -152,6 +152,33 @@ def test_parts_made_otherwise_are_refused(data, tmp_path):
     other = dataclasses.replace(collection, tasks=(harder, collection.tasks[1]))
     with pytest.raises(CollectError, match=r"one\.npz: was made with task = "):
         collect(other, data, tmp_path, SETTINGS, say=lambda line: None)
+
+
+def test_parts_made_from_other_data_or_by_other_recipes_are_refused(data, tmp_path):
+    collection = toy_collection("tabular")
+    save_data(collection, data)
+    collect(collection, data, tmp_path, SETTINGS, say=lambda line: None)
+
+    def slower(params):
+        return dataclasses.replace(collection.recipe(params), warmup=0.1)
+
+    other = dataclasses.replace(collection, recipe=slower)
+    with pytest.raises(CollectError, match=r"one\.npz: was made with recipes = "):
+        collect(other, data, tmp_path, SETTINGS, say=lambda line: None)
+    dataset = toy_dataset(collection)
+    dataset.numbers[0, 0] += 1
+    dataset.save(data)
+    with pytest.raises(CollectError, match=r"one\.npz: was made with data = "):
+        collect(collection, data, tmp_path, SETTINGS, say=lambda line: None)
+
+
+def test_rows_that_stand_on_both_sides_are_counted(data):
+    collection = toy_collection("tabular")
+    save_data(collection, data)
+    task = load_tasks(collection, data)[0]
+    assert repeated(task) == 0.0
+    twice = dataclasses.replace(task, valid_inputs=torch.cat([task.valid_inputs, task.inputs[:10]]))
+    assert repeated(twice) == 10 / len(twice.valid_inputs)
 
 
 def test_a_damaged_part_is_named(data, tmp_path):
@@ -209,10 +236,12 @@ def test_a_run_is_over_when_a_loss_is_not_finite():
 
 
 def test_values_keep_the_digits_of_float16_and_the_range_of_float32():
-    values = np.array([0.0, 0.123456, -3.14159, 65504.0, 1.23456e5, -9.87654e33], np.float32)
+    values = np.array(
+        [0.0, 3.21e-9, 0.123456, -3.14159, 65504.0, 1.23456e5, -9.87654e33], np.float32
+    )
     short = shorten(values)
     np.testing.assert_allclose(short, values, rtol=2**-11)
-    assert short[1] == np.float16(0.123456)
+    assert short[2] == np.float16(0.123456)
     assert np.isfinite(shorten(np.array([np.finfo(np.float32).max]))).all()
     np.testing.assert_array_equal(short, short.astype(np.float32))
 

@@ -142,8 +142,8 @@ TABULAR = Collection(
     network=lambda params, task: Perceptron(sizes(params, task), _dropouts(params)),
     multiply_adds=multiply_adds,
     quirks=(
-        "On mushroom most runs are right on every row after an epoch or two, and german and yeast "
-        "are little better than their most frequent class: flat tables are part of life.",
+        "On mushroom more than half of the runs end with every row right; on german and yeast the "
+        "best are not much better than the most frequent class: flat tables are part of life.",
         "yeast and page-blocks have two classes, as KEEL's imbalanced versions yeast1 and "
         "page-blocks0 do.",
     ),
