@@ -17,6 +17,7 @@ from freezethaw.events import (
     Fold,
     PaceFixed,
     PoolRenewed,
+    Preferred,
     Released,
     Replayed,
     Reported,
@@ -88,6 +89,7 @@ def fold_of(*events, **settings) -> Fold:
 
 ONE_OF_EACH = [
     Created.of(problem(first=[PARAMS]), "1.0"),
+    Preferred(first=[60.0, 0.9], second=[250.0, 0.91]),
     UtilityChanged(utility=linear(alpha=1, budget=80).to_json()),
     PoolRenewed(generation=1, centers=[3, 1]),
     PaceFixed(epochs_per_decision=2, seconds_per_decision=0.1, seconds_per_epoch=math.inf),
@@ -396,6 +398,16 @@ def test_a_new_utility_prices_what_comes_after():
     fold.apply(reported(0.3, epoch=2, seconds=10.0))
     assert fold.history.spent == pytest.approx(10.1)
     assert fold.problem.utility == cheaper
+
+
+def test_what_is_preferred_is_kept_and_does_not_undo_a_stop():
+    stopped = Stopped(reason="not_worth_it", sentence="enough", numbers={})
+    said = Preferred(first=[60.0, 0.9], second=[250.0, 0.91])
+    fold = fold_of(decided(to_epoch=1), reported(0.3), stopped, said)
+    assert fold.preferences == (said,)
+    assert fold.stop is not None
+    fold.apply(UtilityChanged(utility=linear(alpha=1, budget=80).to_json()))
+    assert fold.stop is None
 
 
 def test_decisions_that_looked_ahead_are_timed():
