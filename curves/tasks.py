@@ -83,10 +83,24 @@ class DataSet:
         """Write it to `folder/<name>.npz`."""
         arrays = {"targets": self.targets, "numbers": self.numbers, "kinds": self.kinds}
         present: dict[str, Any] = {k: array for k, array in arrays.items() if array is not None}
-        partial = folder / f".{self.name}.partial"
+        present["class_names"] = np.array(self.class_names)
+        write_arrays(folder / f"{self.name}.npz", present)
+
+
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Write an `.npz`: whole, or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
         with partial.open("wb") as file:
-            np.savez_compressed(file, class_names=np.array(self.class_names), **present)
-        partial.replace(folder / f"{self.name}.npz")
+            np.savez_compressed(file, **arrays)
+        partial.replace(path)
+    except OSError as error:
+        raise CollectError(
+            f"{path}: cannot be written: {error}; make room and start the same command again: "
+            "what was finished is kept"
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load_dataset(folder: Path, name: str) -> DataSet:

@@ -142,6 +142,17 @@ def test_a_data_set_comes_back_as_it_was_saved(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["toy.npz"]
 
 
+def test_a_full_disk_leaves_no_half_of_a_data_set(tmp_path, monkeypatch):
+    def full(file, **arrays):
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(CollectError, match=r"toy\.npz: cannot be written: .*No space left"):
+        read_columns("toy", rows()).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_data_set_that_is_absent_or_damaged_says_what_to_do(tmp_path):
     with pytest.raises(CollectError, match=r"toy\.npz: there is no such data set; .*fetch"):
         load_dataset(tmp_path, "toy")

@@ -6,13 +6,11 @@ the data and the curves are ours.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from curves.collection import Collection, Params
 from curves.recipes import Recipe
-from curves.spaces.tabular import Perceptron, Perceptrons
+from curves.spaces.tabular import Perceptron, Perceptrons, products
 from curves.tasks import Task, TaskRecipe, tabular_task
 from freezethaw.space import Float, Int, Space
 
@@ -53,12 +51,6 @@ def dropouts(params: Params) -> list[float]:
     return np.minimum(rates, 0.999).tolist()  # type: ignore[no-any-return]
 
 
-def multiply_adds(params: Params, task: Task) -> float:
-    """Count the products of all layers."""
-    widths = sizes(params, task)
-    return float(sum(a * b for a, b in itertools.pairwise(widths)))
-
-
 FUNNEL = Collection(
     name="funnel",
     title="multilayer perceptrons in LCBench's search space (SGD, cosine annealing)",
@@ -78,7 +70,7 @@ FUNNEL = Collection(
         [sizes(params, task) for params in configs], list(map(dropouts, configs)), initial
     ),
     network=lambda params, task: Perceptron(sizes(params, task), dropouts(params)),
-    multiply_adds=multiply_adds,
+    multiply_adds=lambda params, task: products(sizes(params, task)),
     quirks=(
         "The space is LCBench's, ranges and all. How widths and dropout fall from layer to layer "
         "is ours: in even steps, to the number of classes and to none.",

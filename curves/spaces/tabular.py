@@ -48,9 +48,8 @@ def sizes(params: Params, task: Task) -> list[int]:
     return [task.inputs.shape[1], *[params["width"]] * params["depth"], task.n_classes]
 
 
-def multiply_adds(params: Params, task: Task) -> float:
-    """Count the products of all layers."""
-    widths = sizes(params, task)
+def products(widths: Sequence[int]) -> float:
+    """Count the multiply-adds of a perceptron's layers."""
     return float(sum(a * b for a, b in itertools.pairwise(widths)))
 
 
@@ -140,7 +139,7 @@ TABULAR = Collection(
         [sizes(params, task) for params in configs], list(map(_dropouts, configs)), initial
     ),
     network=lambda params, task: Perceptron(sizes(params, task), _dropouts(params)),
-    multiply_adds=multiply_adds,
+    multiply_adds=lambda params, task: products(sizes(params, task)),
     quirks=(
         "On mushroom more than half of the runs end with every row right; on german and yeast the "
         "best are not much better than the most frequent class: flat tables are part of life.",

@@ -186,6 +186,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.gain)
 
+    def advantage(self, price: Callable[[Array], Array]) -> Array:
+        """Return by how much the dearer outcomes are better, [pair] or [price, pair]."""
+        advantage: Array = self.gain - (price(self.dear) - price(self.cheap))
+        return advantage
+
     def some(self, chosen: NDArray[np.bool_]) -> Pairs:
         """Return those pairs."""
         return Pairs(
@@ -324,21 +329,26 @@ class _Shapes:
         return len(self.powers) + len(self.edges) + 2 * self.free_power
 
 
-def _chances(advantage: Array, settings: _Settings) -> tuple[Array, Array]:
-    """Eq. 2 with slips: log p and log (1 − p) that the dearer outcome is chosen."""
-    z = advantage / settings.tau
-    if settings.lapse == 0:
+def log_likelihoods(advantage: Array, label: Array, tau: float, lapse: float) -> Array:
+    """Return Eq. 2's log probability of each answer, with slips."""
+    yes, no = _chances(advantage, tau, lapse)
+    likelihoods: Array = label * yes + (1 - label) * no
+    return likelihoods
+
+
+def _chances(advantage: Array, tau: float, lapse: float) -> tuple[Array, Array]:
+    """Log p and log (1 − p) that the dearer outcome is chosen."""
+    z = advantage / tau
+    if lapse == 0:
         return log_expit(z), log_expit(-z)
-    half = settings.lapse / 2
-    p = half + (1 - settings.lapse) * expit(z)
+    p = lapse / 2 + (1 - lapse) * expit(z)
     return np.log(p), np.log1p(-p)
 
 
 def _loss(price: Price, pairs: Pairs, settings: _Settings) -> float:
     """Eq. 3."""
-    advantage = pairs.gain - (price(pairs.dear) - price(pairs.cheap))
-    yes, no = _chances(advantage, settings)
-    return float(-(pairs.label * yes + (1 - pairs.label) * no).mean())
+    advantage = pairs.advantage(price)
+    return -float(log_likelihoods(advantage, pairs.label, settings.tau, settings.lapse).mean())
 
 
 def _objective(
@@ -350,7 +360,7 @@ def _objective(
         n = len(weights) - shapes.free_power
         columns = shapes.differences(pairs, weights)
         advantage = pairs.gain - columns @ weights[:n]
-        yes, no = _chances(advantage, settings)
+        yes, no = _chances(advantage, settings.tau, settings.lapse)
         loss = -(pairs.label * yes + (1 - pairs.label) * no).sum()
         # d log p/dz = (1 − lapse) σ' / p, and likewise for 1 − p.
         z = advantage / settings.tau

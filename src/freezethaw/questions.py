@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import expit
 
 from freezethaw.preference import (
+    FORMS,
     LAPSE,
     MOST_STEPS,
     TAU,
@@ -25,6 +26,7 @@ from freezethaw.preference import (
     Pairs,
     Price,
     Stakes,
+    log_likelihoods,
     pairs_of,
 )
 
@@ -56,14 +58,12 @@ def meaningful_pairs(n: int, rng: np.random.Generator) -> Pairs:
 
 def draw_prices(form: Form | None, n: int, rng: np.random.Generator) -> list[Price]:
     """Draw prices from what is thought before any answer; of any form where none is named."""
-    kinds: tuple[Form, ...] = (
-        (form,) if form else ("linear", "quadratic", "square_root", "power", "staircase", "mix")
-    )
+    kinds = (form,) if form else FORMS
     return [_draw_price(kinds[i % len(kinds)], rng) for i in range(n)]
 
 
 def _draw_price(form: Form, rng: np.random.Generator) -> Price:
-    # Half of the guesses are spread over small prices: they matter as much as large ones.
+    # Four in ten are spread over small prices by their logarithm: those matter as much.
     total = rng.random() if rng.random() < 0.6 else float(np.exp(rng.uniform(-5.0, 0.7)))
     match form:
         case "linear":
@@ -109,11 +109,6 @@ class Guesses:
             total += self.steps[:, step, 1:] * (x > self.steps[:, step, :1])
         return total
 
-    def advantages(self, pairs: Pairs) -> Array:
-        """Return [guess, pair]: by how much each finds the dearer outcome better."""
-        advantage: Array = pairs.gain - (self.prices(pairs.dear) - self.prices(pairs.cheap))
-        return advantage
-
     @cached_property
     def at_parts(self) -> Array:
         """[guess, place]: each price at 0, 1/PARTS, …, 1 of the budget."""
@@ -122,7 +117,7 @@ class Guesses:
     @cached_property
     def on_choices(self) -> Array:
         """[guess, choice]: whether each takes the dearer outcome."""
-        return (self.advantages(self.choices) > 0).astype(np.float64)
+        return (self.choices.advantage(self.prices) > 0).astype(np.float64)
 
 
 @lru_cache(maxsize=4)
@@ -165,8 +160,7 @@ class Crowd:
         says_dear = self.weights @ self.guesses.on_choices
         if price is None:
             return float(np.minimum(says_dear, 1 - says_dear).mean())
-        choices = self.guesses.choices
-        takes_dear = choices.gain > price(choices.dear) - price(choices.cheap)
+        takes_dear = self.guesses.choices.advantage(price) > 0
         return float(np.where(takes_dear, 1 - says_dear, says_dear).mean())
 
 
@@ -182,8 +176,8 @@ def crowd_of(
     """Return what the answers leave of all guesses."""
     guesses = guesses_of(form, seed)
     pairs = pairs_of(answers, stakes)
-    p = lapse / 2 + (1 - lapse) * expit(guesses.advantages(pairs) / tau)
-    logs = (pairs.label * np.log(p) + (1 - pairs.label) * np.log1p(-p)).sum(axis=1)
+    advantage = pairs.advantage(guesses.prices)
+    logs = log_likelihoods(advantage, pairs.label, tau, lapse).sum(axis=1)
     weights = np.exp(logs - logs.max())
     return Crowd(guesses=guesses, weights=weights / weights.sum())
 

@@ -70,8 +70,8 @@ def answer(truth: Price, question: Question, rng: np.random.Generator, wrong: fl
 def agreement(truth: Price, found: Price, rng: np.random.Generator) -> float:
     """Return the share of fresh meaningful pairs on which two prices choose alike."""
     pairs = meaningful_pairs(FRESH_PAIRS, rng)
-    chosen = [pairs.gain > price(pairs.dear) - price(pairs.cheap) for price in (truth, found)]
-    return float((chosen[0] == chosen[1]).mean())
+    one, other = (pairs.advantage(price) > 0 for price in (truth, found))
+    return float((one == other).mean())
 
 
 @dataclass(frozen=True, kw_only=True)

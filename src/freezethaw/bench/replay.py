@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freezethaw.preference import Array
 from freezethaw.problems import describe_problem
 from freezethaw.records import Point, Stop
 from freezethaw.scale import Scale
 from freezethaw.study import Study
-from freezethaw.tables import CurveTable
+from freezethaw.tables import Array, CurveTable
 from freezethaw.utility import Utility
 
 

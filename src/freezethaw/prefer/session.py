@@ -85,7 +85,7 @@ class Session:
 
     @property
     def telling(self) -> list[Answer]:
-        """The answers without those that no utility can explain."""
+        """The answers without those that say nothing, or that no utility explains."""
         return [
             a
             for a in self.answers
